@@ -44,13 +44,7 @@ class IsolatedBundle(Bundle):
 
 
 class AlteredBundle(IsolatedBundle):
-    """A bundle that runs other models in the place of its files.
-
-    Args:
-        folder: The bundle.
-        contract: What it does.
-        sessions: What runs, by file.
-    """
+    """A bundle that runs other models in the place of its files."""
 
     def __init__(self, folder: Path, contract: BundleContract, sessions: Mapping[str, IsolatedSession]) -> None:
         super().__init__(folder, prepack=False, unchecked=True)
@@ -74,11 +68,7 @@ class WideBundle(NamedTuple):
 
 
 def widen_model(model: Model) -> Model:
-    """Return a model of float16 in float32.
-
-    Raises:
-        ModelError: It is not converted.
-    """
+    """Return a model of float16 in float32. Raises ModelError where it is not converted."""
     return in_float32(model, wide_inputs=True)[0]
 
 

@@ -20,6 +20,7 @@ from graphkit.graph.declared_types import declared_type
 from graphkit.graph.operator_traits import SAME_ORDER
 from graphkit.graph.view import Value
 from graphkit.model import Model, load
+from graphkit.rewrite.base import copy_proto
 from graphkit.runtime.session import IsolatedSession
 from graphkit.verify.altered_bundle import AlteredBundle
 from graphkit.verify.bundle_prompts import Prompt, begin_prompt
@@ -53,7 +54,6 @@ class Call:
     Attributes:
         past: How many tokens there are before.
         exports: Its models, with what they are fed.
-        logits: What they give.
         mask: 1 for each token up to now that counts, [rows, tokens].
         states: What it keeps for the next call, of rows and slots in use, by the name of the bundle's state.
     """
@@ -111,11 +111,8 @@ class Case:
     """The prompts that fail, and the calls of the export for them.
 
     Attributes:
-        originals: The models that the bundle was made of.
-        folder: The bundle.
         contract: What it does; at first what `bundle.json` says.
         models: What runs in place of its files.
-        prompts: The prompts.
         near: How far logits may be.
         slots: How many slots the states have that models are told where to write, by what tells them, and whether that
             has an axis.
@@ -211,7 +208,6 @@ class Case:
 
 
 def _calls_of(originals: Originals, contract: BundleContract, prompt: Prompt) -> Iterator[Call]:
-    """Yield the calls of the export for a prompt and its steps."""
     assert originals.first is not None
     assert originals.step is not None
     oracle = Oracle(originals, prepack=False, can_choose=not prompt.all_logits)
@@ -357,9 +353,7 @@ def _input_places(model: Model, values: Sequence[Value]) -> Iterator[Place]:
 
 
 def _with_fed_input(model: Model, places: Sequence[Place], name: str, dtype: int, rank: int) -> Model:
-    """Return a model in which these inputs of nodes are an input of the graph."""
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = copy_proto(model)
     for node, index in places:
         proto.graph.node[node].input[index] = name
     shape = [f"{name}_{axis}" for axis in range(rank)]

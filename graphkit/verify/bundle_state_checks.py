@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,16 +23,11 @@ STEPS = 6  # after the first prompt, where more would not go round a ring
 
 
 class Subject:
-    """The subject of the checks: a bundle, and its logits from a fresh state, decoded once.
-
-    Args:
-        bundle: The bundle.
-        prompts: What to decode, the shortest first.
-        folder: The files of the bundle.
-        junk: What unused slots may hold: NaN, or a number where the export itself reads all slots, behind a mask.
+    """The subject of the checks: a bundle in a folder, and its logits from a fresh state, decoded once.
 
     Attributes:
-        bundle, prompts, folder, junk: The same.
+        prompts: What to decode, the shortest first.
+        junk: What unused slots may hold: NaN, or a number where the export itself reads all slots, behind a mask.
         first: The first prompt, with as many steps as go once round the shortest ring, or with a few.
         last: The last prompt.
     """
@@ -82,14 +78,11 @@ def can_choose(contract: BundleContract) -> bool:
 
 
 def _decode_prompt(bundle: Bundle, prompt: Prompt) -> list[np.ndarray]:
-    """Return the logits of a prompt and its steps."""
     return [start_bundle(bundle, prompt), *(bundle.step(tokens) for tokens in prompt.steps)]
 
 
 def _are_same(arrays: Sequence[np.ndarray], other_arrays: Sequence[np.ndarray]) -> bool:
-    return len(arrays) == len(other_arrays) and all(
-        a.tobytes() == b.tobytes() for a, b in zip(arrays, other_arrays, strict=True)
-    )
+    return [array.tobytes() for array in arrays] == [array.tobytes() for array in other_arrays]
 
 
 def _unused_slots(subject: Subject) -> str:
@@ -103,14 +96,12 @@ def _unused_slots(subject: Subject) -> str:
 
 
 def _fill_state(bundle: Bundle, junk: float = np.nan) -> None:
-    """Fill all state with a number, and with 1 where that holds integers."""
     for state in bundle.contract.states:
         array = bundle.state.view(state, state.shape)
         array[...] = junk if array.dtype.kind == "f" else 1
 
 
 def _check_initial_state(subject: Subject) -> str:
-    """Fill all state with NaN, reset, and compare it with its initial values."""
     fork = subject.bundle.fork()
     _fill_state(fork)
     fork.reset()
@@ -150,7 +141,6 @@ def _check_leaks(subject: Subject) -> str:
 
 
 def _check_forks(subject: Subject) -> str:
-    """Step two forks in turn, and compare each with itself alone."""
     pair = subject.first, subject.last
     alone = [subject.fresh(prompt) for prompt in pair]
     forks = [subject.bundle.fork() for _ in pair]
@@ -168,10 +158,8 @@ def _check_writes(subject: Subject) -> str:
     once, step = fork.contract.method("once"), fork.contract.method("step")
     assert once is not None
     assert step is not None
-    place = fork.state.address
-    whole = {
-        state.name: fork.state.view(state, state.shape).reshape(-1).view(np.uint8) for state in fork.contract.states
-    }
+    place, states = fork.state.address, fork.contract.states
+    whole = {state.name: fork.state.view(state, state.shape).reshape(-1).view(np.uint8) for state in states}
     for array in whole.values():
         array[...] = 1
     start_bundle(fork, prompt)
@@ -182,7 +170,7 @@ def _check_writes(subject: Subject) -> str:
         before = {name: fork.state[name].copy() for name in fork.state}
         past = fork.length
         fork.step(tokens)
-        for state in fork.contract.states:
+        for state in states:
             old, new = before[state.name], fork.state[state.name]
             if step.access[state.name] in ("none", "read"):
                 if old.tobytes() != new.tobytes():
@@ -216,7 +204,6 @@ def _check_rows(subject: Subject) -> str:
 
 
 def _in_use(bundle: Bundle, state: StateTensor) -> np.ndarray:
-    """Return a state without the slots behind those in use."""
     array = bundle.state[state.name]
     if state.axis is None or not state.length:
         return array
@@ -225,7 +212,6 @@ def _in_use(bundle: Bundle, state: StateTensor) -> np.ndarray:
 
 
 def _check_layouts(subject: Subject) -> str:
-    """Give the bundle a state of another layout, which it must refuse."""
     contract = subject.bundle.contract
     moved = tuple(replace(state, name=f"{state.name}'") for state in contract.states)
     fork = subject.bundle.fork()
@@ -240,32 +226,23 @@ def _check_refusals(subject: Subject) -> str:
     """Step before a start, past the last slot and with other rows: refused, and the state is as before."""
     fork = subject.bundle.fork()
     prompt = max(subject.prompts, key=lambda prompt: (len(prompt.tokens), -prompt.tokens.size))
-    if not _refuses_step(fork, np.ones((1, 1), np.int64)):
-        return "a step before a start is taken"
-    start_bundle(fork, prompt)
-
-    def held() -> dict[str, bytes]:
-        return {name: fork.state[name].tobytes() for name in fork.state}
-
-    before = held()
     rows, length = len(prompt.tokens), fork.contract.lengths[0]
-    if not _refuses_step(fork, np.ones((rows + 1, 1), np.int64)):
-        return "a step of other rows is taken"
-    if before != held():
-        return "a refused step changes state"
+
+    def step_fault(rows: int, what: str) -> str:
+        before = {name: fork.state[name].tobytes() for name in fork.state}
+        with suppress(UsageError):
+            fork.step(np.ones((rows, 1), np.int64))
+            return f"a step {what} is taken"
+        is_kept = before == {name: fork.state[name].tobytes() for name in fork.state}
+        return "" if is_kept else "a refused step changes state"
+
+    if fault := step_fault(1, "before a start"):
+        return fault
+    start_bundle(fork, prompt)
+    if fault := step_fault(rows + 1, "of other rows"):
+        return fault
     fork.state.lengths[length.name][0] = length.most
-    before = held()
-    if not _refuses_step(fork, np.ones((rows, 1), np.int64)):
-        return "a step past the last slot is taken"
-    return "" if before == held() else "a refused step changes state"
-
-
-def _refuses_step(bundle: Bundle, tokens: np.ndarray) -> bool:
-    try:
-        bundle.step(tokens)
-    except UsageError:
-        return True
-    return False
+    return step_fault(rows, "past the last slot")
 
 
 CHECKS: Mapping[str, Check] = {

@@ -37,18 +37,14 @@ Feeds = Callable[[Run], Mapping[str, np.ndarray]]
 
 def with_weights(proof: RewriteProof, weights: WeightProof, *, is_exact: bool) -> RewriteProof:
     """Return a proof with that of the weights; where a tolerance was asked for, those that differ are no failure."""
-    if is_exact:
-        return replace(proof, weights=weights, failures=(*proof.failures, *weights.failures))
-    return replace(proof, weights=weights, notes=(*proof.notes, *weights.failures))
+    proof = proof.plus(failures=weights.failures) if is_exact else proof.plus(notes=weights.failures)
+    return replace(proof, weights=weights)
 
 
 def with_level(proof: RewriteProof, level: LevelProof) -> RewriteProof:
     """Return a proof with that of onnxruntime's default level."""
-    if level.failure:
-        proof = replace(proof, failures=(*proof.failures, f"at onnxruntime's default level: {level.failure}"))
-    if level.note:
-        proof = replace(proof, notes=(*proof.notes, level.note))
-    return replace(proof, level=level)
+    failures = [f"at onnxruntime's default level: {level.failure}"] if level.failure else []
+    return replace(proof.plus(failures=failures, notes=filter(None, [level.note])), level=level)
 
 
 def compare_runs(
@@ -63,15 +59,8 @@ def compare_runs(
 ) -> RewriteProof:
     """Run the rewritten model on the inputs of the original, and add the differences to a proof.
 
-    Args:
-        proof: What is known so far.
-        runs: Of the original.
-        session: The rewritten model.
-        feed: Returns the inputs of a run.
-        outputs: Those that it has to give.
-        empty_outputs: Outputs that have no elements at any size, so that their dims are all there is to compare.
-        proven: Outputs that normal forms show to be equal, which need no run to be compared.
-        rounding: Judges what exceeds the tolerance.
+    Of outputs that are empty at any size there are dims to compare alone. What normal forms have proven needs no run
+    that compares it. What exceeds the tolerance is judged by `rounding`.
     """
     tallies = {name: _Tally() for name in outputs}
     results, at_zero, refused, timeouts = list[RunProof](), dict[str, None](), dict[str, None](), 0
@@ -81,9 +70,7 @@ def compare_runs(
         failing = [difference for difference in differences if not proof.covers(difference)]
         if rounding is not None:
             explains = partial(rounding.explains, run, tolerance=proof.tolerance)
-            failing = [
-                difference for difference in failing if not explains(difference, outcome.actual[difference.output])
-            ]
+            failing = [each for each in failing if not explains(each, outcome.actual[each.output])]
         for difference in differences:
             tallies[difference.output].add(difference, run.expected[difference.output], number, difference in failing)
         if run.empty and outcome.failure:
@@ -125,26 +112,19 @@ def with_zeros(proof: RewriteProof, at_zero: Collection[str], refused: Collectio
     if at_zero:
         proof = replace(proof, coverage=f"{proof.coverage}; {join_words(list(dict.fromkeys(at_zero)))} of 0")
     if refused:
-        gap = f"{join_words(list(refused))} of 0, at which the rewritten model fails"
-        proof = replace(proof, caveats=(*proof.caveats, gap))
+        proof = proof.plus(caveats=[f"{join_words(list(refused))} of 0, at which the rewritten model fails"])
     return proof
 
 
 def with_empty_outputs(proof: RewriteProof, empty: Sequence[str], empty_outputs: Collection[str]) -> RewriteProof:
     """Add to a proof which outputs have no finite element in any run, and which cannot have any."""
-    if never := [name for name in empty if name not in empty_outputs]:
-        gap = f"finite elements of output {', '.join(never)}, of which no run has any"
-        proof = replace(proof, caveats=(*proof.caveats, gap))
-    if len(empty) > len(never):
-        note = f"Output {', '.join(name for name in empty if name in empty_outputs)} has no elements at any size."
-        proof = replace(proof, notes=(*proof.notes, note))
-    return proof
+    never, none = ([name for name in empty if (name in empty_outputs) == is_none] for is_none in (False, True))
+    gaps = [f"finite elements of output {', '.join(never)}, of which no run has any"] if never else []
+    return proof.plus(caveats=gaps, notes=[f"Output {', '.join(none)} has no elements at any size."] if none else [])
 
 
 @dataclass
 class _Tally:
-    """One output in all runs so far."""
-
     worst: Difference | None = None
     scaled: float = 0.0
     run: int = 0
@@ -164,10 +144,8 @@ class _Tally:
     def proof(self, name: str, is_there: bool) -> OutputProof:
         if self.worst is None:
             return OutputProof(name, elements=self.elements, failure="" if is_there else "it is missing")
-        absolute, relative = _largest_numbers([self.worst])
         scaled = self.scaled if math.isfinite(self.scaled) else None
-        failure = self.failure
-        return OutputProof(name, absolute, relative, scaled, worst=self.run, elements=self.elements, failure=failure)
+        return OutputProof(name, *_largest_numbers([self.worst]), scaled, self.run, self.elements, self.failure)
 
 
 def _largest_numbers(differences: Sequence[Difference]) -> tuple[float | None, float | None]:
@@ -191,21 +169,20 @@ def prove_level(
     What exceeds the tolerance is left out where it is explained otherwise. Copies of the original whose data is moved
     a little count as the original does: see `graphkit.verify.quantized_rounding`.
     """
-    measured = _measure_levels(
-        runs,
-        outputs,
-        rewritten,
-        lambda run, difference, actual: difference.scaled > tolerance and explains(run, difference, actual, tolerance),
-    )
+
+    def is_left_out(run: Run, difference: Difference, actual: Output) -> bool:
+        return difference.scaled > tolerance and explains(run, difference, actual, tolerance)
+
+    measured = _measure_levels(runs, outputs, rewritten, is_left_out)
     worst = max((scaled for run in measured.differences for scaled in run.values()), default=0.0)
     if not measured.problem and worst <= tolerance:
-        return LevelProof(len(runs), tolerance, worst, None, "", "")
+        return LevelProof(len(runs), tolerance, worst)
     allowed = _measure_levels(runs, outputs, original)
     if allowed.problem:
         note = f"At the default level nothing is compared, for the original does not load there: {allowed.problem}"
-        return LevelProof(0, tolerance, None, None, "", note)
+        return LevelProof(0, tolerance, note=note)
     if measured.problem:
-        return LevelProof(0, tolerance, None, None, measured.problem, "")
+        return LevelProof(0, tolerance, failure=measured.problem)
     for of_copy in (_measure_levels(runs, outputs, copy) for copy in moved):
         for own, theirs, reason in zip(allowed.differences, of_copy.differences, of_copy.reasons, strict=False):
             own.update({} if reason else {name: max(scaled, theirs.get(name, 0.0)) for name, scaled in own.items()})

@@ -28,9 +28,7 @@ from graphkit.verify.rewrite_proof import RewriteProof, WeightProof
 class Called:
     """A session whose inputs and outputs go by other names; it takes those that it has of the inputs that it is given.
 
-    Args:
-        session: The session.
-        names: Those by which they go, by the names that they have, where these differ.
+    `names` are those by which they go, by the names that they have, where these differ.
     """
 
     def __init__(self, session: Runner, names: Mapping[str, str] = {}) -> None:
@@ -40,7 +38,7 @@ class Called:
         self.outputs = [names.get(name, name) for name in session.outputs]
 
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return these outputs by name."""
+        """Return every output by name."""
         found = self.session.run({self.own[name]: array for name, array in feed.items() if name in self.own})
         return {self.names.get(name, name): array for name, array in found.items()}
 
@@ -66,11 +64,7 @@ def tell_each(
 class Counted:
     """A session that tells the number of each run before it starts.
 
-    Args:
-        session: The session.
-        what: What is done.
-        total: How many runs there will be, where none fails: those that fail are made up for.
-        progress: Called with the text.
+    `total` is how many runs there will be, where none fails: those that fail are made up for.
     """
 
     def __init__(self, session: Runner, what: str, total: int, progress: Progress) -> None:
@@ -82,10 +76,7 @@ class Counted:
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return every output by name."""
         self._number += 1
-        more, share = (
-            (f" of {self._total:,}" if self._number <= self._total else ""),
-            (self._number - 1) / max(self._total, 1),
-        )
+        more, share = f" of {self._total:,}" * (self._number <= self._total), (self._number - 1) / max(self._total, 1)
         self._progress(with_share(min(share, 1.0), f"{self._what}: run {self._number:,}{more}"))
         return self._session.run(feed)
 
@@ -96,7 +87,6 @@ class Part:
 
     Attributes:
         cuts: Values of the whole that are inputs of the part.
-        ends: Its outputs.
         branch: The branch that it is made of; None for a subgraph.
     """
 
@@ -162,14 +152,13 @@ class TwoModels:
         self.placed.update(session.placed)
         return Called(session, self.names)
 
+    def _session(self, index: int, *, optimize: bool) -> IsolatedSession:
+        source, known, provider = self.sources[index], self.models[index], self.provider if index else CPU
+        return IsolatedSession(source, optimize=optimize, prepack=optimize, known=known, provider=provider)
+
     def outputs(self, run: Run) -> Sequence[str]:
         """Return the outputs of the original that the rewritten model has to give."""
         return list(run.expected) if self.part is None else self.part.ends
-
-    def _session(self, index: int, *, optimize: bool) -> IsolatedSession:
-        source, known = self.sources[index], self.models[index]
-        provider = self.provider if index else CPU
-        return IsolatedSession(source, optimize=optimize, prepack=optimize, known=known, provider=provider)
 
     def feed(self, run: Run) -> dict[str, np.ndarray]:
         """Return the inputs of a run of the original."""
@@ -196,12 +185,12 @@ class TwoModels:
     def at_default(self, runs: int, progress: Callable[[str], None]) -> tuple[LevelRuns, LevelRuns]:
         """Return how to run the rewritten model and the original at the default level, so many times."""
 
-        def with_progress(session: Runner, name: str) -> Runner:
-            return Counted(session, f"proving: {name}, default level", runs, progress)
+        def open_counted(opened: Callable[..., Runner], name: str) -> Runner:
+            return Counted(opened(optimize=True), f"proving: {name}, default level", runs, progress)
 
-        return (
-            LevelRuns(lambda: with_progress(self.rewritten_session(optimize=True), "the rewritten model"), self.known),
-            LevelRuns(lambda: with_progress(self.original(optimize=True), "the original"), self.feed),
+        rewritten = partial(open_counted, self.rewritten_session, "the rewritten model")
+        return LevelRuns(rewritten, self.known), LevelRuns(
+            partial(open_counted, self.original, "the original"), self.feed
         )
 
 
@@ -232,8 +221,7 @@ def prove_inlined(
         return replace(proof, failures=tuple(f"{condition}: {failure}" for failure in result.failures))
     worst = max((output.absolute or 0.0 for output in result.outputs), default=0.0)
     verdict = f"differ by at most {worst:.3g}" if worst else "are equal to the last bit"
-    note = f"With its functions inlined, as other runtimes run it, outputs {verdict}."
-    return replace(proof, notes=(*proof.notes, note))
+    return proof.plus(notes=[f"With its functions inlined, as other runtimes run it, outputs {verdict}."])
 
 
 def _count_calls(model: Model) -> Counter[tuple[str, str, str]]:

@@ -28,19 +28,9 @@ from graphkit.verify.comparator import compare_output
 
 CLEAR = 10.0  # how many times smaller the difference is without its cause: less may be chance, in a small model
 Kind = Literal[
-    "padding",
-    "mask",
-    "dims",
-    "offset",
-    "scale",
-    "transposed",
-    "permuted",
-    "shifted",
-    "positions",
-    "term",
-    "weights",
+    "padding", "mask", "dims", "offset", "scale", "transposed", "permuted", "shifted", "positions", "term", "weights",
     "unknown",
-]
+]  # fmt: skip
 Undo = Callable[[], AbstractContextManager[object]]
 
 
@@ -49,7 +39,6 @@ class Cause:
     """A fault that a candidate may have.
 
     Attributes:
-        kind: What it is.
         text: The fault, in a sentence.
         initializer: The constant that it names, "" for none.
         undo: Makes the context in which the candidate runs without it.
@@ -111,14 +100,11 @@ def largest_multiple(apart: np.ndarray | float, allowed: np.ndarray | float) -> 
 @contextmanager
 def with_attributes(subject: object, **attributes: object) -> Iterator[None]:
     """Give an object other attributes for as long as the context lasts."""
-    before = {name: getattr(subject, name) for name in attributes}
-    for name, value in attributes.items():
-        setattr(subject, name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
+    with contextlib.ExitStack() as stack:
+        for name, value in attributes.items():
+            stack.callback(setattr, subject, name, getattr(subject, name))
             setattr(subject, name, value)
+        yield
 
 
 # Where and how arrays differ: the first node of another tensor, another order, simple relations of two arrays.
@@ -130,15 +116,8 @@ Differ = Callable[[np.ndarray, np.ndarray], bool]  # whether an array is not ano
 Export = tuple[Model, Arrays, str]  # a model, its inputs, and what stands before its names in what was made of it
 
 
-def first_node(
-    originals: Iterable[Export],
-    model: Model,
-    feed: Arrays,
-    differ: Differ,
-    *,
-    is_padded: bool,
-) -> str:
-    """Return the path of the first node of a model that gives something else under a name of an original.
+def first_node(originals: Iterable[Export], model: Model, feed: Arrays, differ: Differ, *, is_padded: bool) -> str:
+    """Return the path of the first node of a model that gives something else under a name of an original, "" for none.
 
     Args:
         originals: What it was made of, with their inputs.
@@ -146,9 +125,6 @@ def first_node(
         feed: Its inputs.
         differ: Whether an array is not another, that being the second.
         is_padded: Whether tensors of the model may be longer, with padding behind.
-
-    Returns:
-        The path, "" where no tensor of one name differs.
     """
     arrays = _computed_floats(model, feed, model.graph.values, model.graph.values)
     original_arrays: dict[str, list[np.ndarray]] = {}
@@ -180,8 +156,8 @@ def _computed_floats(
     model: Model, feed: Arrays, names: Collection[str], values: Mapping[str, Value]
 ) -> dict[str, np.ndarray]:
     """Return the computed floating-point tensors of these names; nothing where they do not run."""
-    computed = [values[name] for name in values if name in names]
-    computed = [value for value in computed if value.producer is not None and not value.producer.bodies]
+    named = (values[name] for name in values if name in names)
+    computed = [value for value in named if value.producer is not None and not value.producer.bodies]
 
     def feeds(inputs: Sequence[Value]) -> Iterator[Arrays]:
         if all(value.name in feed for value in inputs):
@@ -194,15 +170,9 @@ def _computed_floats(
 def run_part(
     model: Model, values: Collection[Value], feeds: Callable[[Sequence[Value]], Iterable[Arrays]]
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Run the part of a model that gives some values of one scope; end where it cannot run.
+    """Run the part of a model that gives some values of one scope, and yield these by name; end where it cannot run.
 
-    Args:
-        model: The model.
-        values: The values.
-        feeds: Makes the feeds of all runs, from the inputs that the part has.
-
-    Yields:
-        The values by name, for each feed.
+    `feeds` makes the feeds of all runs, from the inputs that the part has.
     """
     part = _part_of(model, values)
     if part is None:
@@ -214,6 +184,13 @@ def run_part(
         return
 
 
+def empty_copy(whole: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a model of no nodes, with the opsets and functions of another one."""
+    proto = onnx.ModelProto(ir_version=whole.ir_version, opset_import=whole.opset_import, functions=whole.functions)
+    proto.graph.name = whole.graph.name
+    return proto
+
+
 def _part_of(model: Model, values: Collection[Value]) -> tuple[Model, list[Value]] | None:
     """Return a model that gives some values of one scope, and its inputs; None where a node with bodies is in it.
 
@@ -223,9 +200,7 @@ def _part_of(model: Model, values: Collection[Value]) -> tuple[Model, list[Value
     nodes = dict.fromkeys(value.producer for value in read if value.producer is not None)
     if any(node.bodies for node in nodes):
         return None
-    whole = model.proto
-    proto = onnx.ModelProto(ir_version=whole.ir_version, opset_import=whole.opset_import, functions=whole.functions)
-    proto.graph.name = whole.graph.name
+    proto = empty_copy(model.proto)
     ordered = sorted(nodes, key=lambda node: (node.scope.depth, node.index))
     proto.graph.node.extend(node.proto for node in ordered)
     inputs = [value for value in read if value.producer is None and value.tensor is None and value.sparse is None]
@@ -247,11 +222,7 @@ def _part_of(model: Model, values: Collection[Value]) -> tuple[Model, list[Value
 def describe_order(name: str, state: np.ndarray, known: np.ndarray, differ: Differ) -> str:
     """Return in what other order a state holds the cache of the original, in a sentence; "" for none.
 
-    Args:
-        name: Of the state.
-        state: What is kept, unused slots included, which hold zeros.
-        known: What the original keeps.
-        differ: Whether an array is not what it should be, that being the second.
+    Unused slots, which are in the state too, hold zeros. `differ` says whether an array is not the second one.
     """
     right = np.zeros_like(state)
     right[tuple(map(slice, known.shape))] = known
@@ -275,7 +246,6 @@ class Relation:
     """A simple relation of two arrays.
 
     Attributes:
-        kind: What it is.
         text: That in a clause.
         expected, actual: What A and B have in common if it holds.
     """

@@ -29,7 +29,6 @@ class Difference:
     """How far an output is from the expected one.
 
     Attributes:
-        output: Its name.
         absolute: The largest absolute difference; infinite where shapes, or NaNs and infinities, differ.
         relative: The largest difference relative to the larger magnitude of the two.
         scaled: The largest absolute difference relative to the largest magnitude in the expected output;
@@ -88,12 +87,8 @@ def compare_output(
 ) -> Difference:
     """Compare an output with the expected one.
 
-    Args:
-        expected: An output of the original.
-        actual: The same of a candidate.
-        name: Of the output.
-        any_width: Whether floats may have another dtype of floats, and integers another one of integers.
-        floor: Numbers up to this stand for minus infinity.
+    With `any_width` floats may have another dtype of floats, and integers another one of integers. Numbers up to
+    `floor` stand for minus infinity.
     """
     if isinstance(expected, np.ndarray) and isinstance(actual, np.ndarray):
         return _compare_arrays(name, expected, actual, any_width, floor)
@@ -140,9 +135,8 @@ def _compare_arrays(name: str, expected: np.ndarray, actual: np.ndarray, any_wid
         odd = odd_elements(expected, actual, floor) if are_floats else ""
         return _problem_difference(name, f"{now}, expected {was}" + (f", with {odd}" if odd else ""))
     if expected.dtype.kind in "OUS" or actual.dtype.kind in "OUS":
-        return (
-            _equal_difference(name) if np.array_equal(expected, actual) else _problem_difference(name, "values differ")
-        )
+        is_equal = np.array_equal(expected, actual)
+        return _equal_difference(name) if is_equal else _problem_difference(name, "values differ")
     x, y = (np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in (expected, actual))
     if not expected.size or (expected.dtype == actual.dtype and np.array_equal(x, y)):
         return _equal_difference(name)

@@ -219,13 +219,11 @@ def _are_positions(indices: Value, roles: Roles) -> bool:
 
 
 def _counts_from_zero(node: Node) -> bool:
-    """Whether a node counts from 0, or cuts a part out of a constant."""
     source = node.input(0)
     return node.is_op(*POSITIONS) or (node.is_op("Slice") and source is not None and source.is_constant)
 
 
 def _constant_number(model: Model, value: Value | None) -> float | None:
-    """Return a constant's one number."""
     tensor = value.constant if value is not None else None
     if tensor is None or tensor.data_type not in NUMBERS or list(tensor.dims) not in ([], [1]):
         return None

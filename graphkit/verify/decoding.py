@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from graphkit.errors import ModelError
-from graphkit.graph.cache_entries import CacheEntry, Slot
+from graphkit.graph.cache_entries import Slot
 from graphkit.graph.mask_polarity import make_open_mask
 from graphkit.graph.roles import Role
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.runtime.session import IsolatedSession, Runner
+from graphkit.runtime.session import IsolatedSession, Runner, as_read
 from graphkit.shapes.constraints.symbol_sizes import Sizes
 from graphkit.verify.input_generator import InputGenerator
 
@@ -65,8 +65,7 @@ class Decoder:
             ModelError: onnxruntime does not load it.
         """
         models = [as_model(model) for model in (first, later) if model is not None]
-        sources = [model if model.path is None or model.is_edited else model.path for model in models]
-        sessions = [IsolatedSession(source, optimize=optimize, threads=threads) for source in sources]
+        sessions = [IsolatedSession(as_read(model), optimize=optimize, threads=threads) for model in models]
         return cls(models[0], models[-1], sessions[0], sessions[-1])
 
     def start(self, feed: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[Slot, np.ndarray]]:
@@ -80,17 +79,14 @@ class Decoder:
     ) -> tuple[dict[str, np.ndarray], dict[Slot, np.ndarray]]:
         """Run a later step with a cache and return its outputs and the next cache."""
         roles = self.later.roles
-        past = {value.name: self._take_entry(cache, entry) for value, entry in roles.pasts.items()}
+        pasts = roles.pasts.items()
+        if lacking := next((value.name for value, entry in pasts if entry.slot not in cache), ""):
+            raise ModelError("no output of the first step gives this past", file=self.later.label, tensor=lacking)
+        past = {value.name: cache[entry.slot] for value, entry in pasts}
         outputs = self.later_session.run(self._with_condition({**feed, **past}, later=True))
         changing = [(e.slot, e.present) for e in roles.cache if e.present is not None and e.present not in roles.empty]
         updates = {slot: outputs[present.name] for slot, present in changing}
         return outputs, {**cache, **updates}
-
-    def _take_entry(self, cache: Mapping[Slot, np.ndarray], entry: CacheEntry) -> np.ndarray:
-        if entry.slot not in cache:
-            name = entry.past.name if entry.past is not None else ""
-            raise ModelError("no output of the first step gives this past", file=self.later.label, tensor=name)
-        return cache[entry.slot]
 
     def _with_condition(self, feed: Mapping[str, np.ndarray], *, later: bool) -> dict[str, np.ndarray]:
         merged = self.later.roles.decoder
@@ -132,23 +128,23 @@ def decode(
         >>> decode(decoder, given={"input_ids": [[5, 7, 2]]}, steps=2).tokens.tolist()
         [[52, 29]]
     """
-    like = as_model(like) if like is not None else None
+    first, second = (as_model(like or model) for model in (decoder.first, decoder.later))
     arrays = {name: np.asarray(value) for name, value in (given or {}).items()}
     sizes = sizes or _sizes_of_arrays(decoder.first, arrays)
     prompt = Sizes(sizes.batch, sizes.sequence, 0, sizes.encoder, sizes.symbols)
-    feed = _without_padding(InputGenerator(like or decoder.first, seed).make(prompt, arrays), like or decoder.first)
+    feed = _without_padding(InputGenerator(first, seed).make(prompt, arrays), first)
     tokens_name = _token_input(decoder.first)
     outputs, cache = decoder.start(_inputs_of_model(feed, decoder.first))
-    constant = _inputs_by_role(feed, like or decoder.first, "encoder mask", "encoder state", "encoder tokens")
-    later, later_tokens = InputGenerator(like or decoder.later, seed), _token_input(decoder.later)
+    constant = _inputs_by_role(feed, first, "encoder mask", "encoder state", "encoder tokens")
+    later, later_tokens = InputGenerator(second, seed), _token_input(decoder.later)
     past = feed[tokens_name].shape[1]
 
     def step(tokens: np.ndarray) -> np.ndarray:
         nonlocal cache, past
         now = Sizes(sizes.batch, 1, past, sizes.encoder, sizes.symbols)
         feed_now = later.make(now, {**constant, later_tokens: tokens[:, None].astype(feed[tokens_name].dtype)})
-        feed_now = _without_padding(feed_now, like or decoder.later)
-        outputs, cache = decoder.step(_inputs_of_model({**feed_now, **constant}, decoder.later), cache)
+        feed_now = {**_without_padding(feed_now, second), **constant}
+        outputs, cache = decoder.step(_inputs_of_model(feed_now, decoder.later), cache)
         past += 1
         return _logits_output(outputs, decoder.later)[:, -1]
 
@@ -162,11 +158,7 @@ def decode_greedily(
     """Yield the most likely token of each row, and the logits that it is chosen by, step by step.
 
     It is the greedy loop of all proofs, and shares nothing with the searches of hosts, which are checked against it.
-
-    Args:
-        logits: Those of the first token, [batch, vocabulary].
-        step: Returns the logits after one more token of each row.
-        steps: Tokens to choose.
+    `logits` are those of the first token, [batch, vocabulary]; `step` returns those after one more token of each row.
     """
     for number in range(steps):
         tokens = np.asarray(logits.argmax(-1).astype(np.int64))
@@ -176,17 +168,11 @@ def decode_greedily(
 
 
 def _sizes_of_arrays(model: Model, arrays: Mapping[str, np.ndarray]) -> Sizes:
-    """Return the sizes of the arrays for tokens and the encoder's output, those of `PROMPT` where there are none."""
-    tokens, encoded = (
-        next(iter(_inputs_by_role(arrays, model, *roles).values()), None)
-        for roles in (("tokens",), ("encoder state", "encoder tokens", "encoder mask"))
-    )
-    batch = next((len(array) for array in (tokens, encoded) if array is not None), PROMPT.batch)
-    return Sizes(
-        batch,
-        PROMPT.sequence if tokens is None else tokens.shape[1],
-        encoder=PROMPT.encoder if encoded is None else encoded.shape[1],
-    )
+    tokens = [*_inputs_by_role(arrays, model, "tokens").values()]
+    encoded = [*_inputs_by_role(arrays, model, "encoder state", "encoder tokens", "encoder mask").values()]
+    batch = next(map(len, (*tokens, *encoded)), PROMPT.batch)
+    length = tokens[0].shape[1] if tokens else PROMPT.sequence
+    return Sizes(batch, length, encoder=encoded[0].shape[1] if encoded else PROMPT.encoder)
 
 
 def _inputs_of_model(arrays: Mapping[str, np.ndarray], model: Model) -> dict[str, np.ndarray]:
@@ -195,7 +181,6 @@ def _inputs_of_model(arrays: Mapping[str, np.ndarray], model: Model) -> dict[str
 
 
 def _inputs_by_role(arrays: Mapping[str, np.ndarray], model: Model, *roles: Role) -> dict[str, np.ndarray]:
-    """Return the arrays for a model's inputs of some roles."""
     return {value.name: arrays[value.name] for value in model.roles.all(*roles) if value.name in arrays}
 
 

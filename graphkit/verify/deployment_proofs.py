@@ -139,24 +139,22 @@ class LoweringProof(Proof):
             (run.length or None, run.token, encoder, run.steps, logits, run.greedy, run.failure or "equal")
             for run, (encoder, logits) in zip(self.runs, sizes, strict=True)
         ]
-        yield table(
-            "Source:number | Token:number | Encoder:number | Steps:number | Logits:number | Greedy:number | Result",
-            rows,
-        )
-        yield from self._stage_blocks()
-        yield from self._table_blocks()
+        heads = "Source:number | Token:number | Encoder:number | Steps:number | Logits:number | Greedy:number | Result"
+        yield table(heads, rows)
+        yield from self._stage_blocks() if self.stages else ()
+        if self.tables:
+            yield Prose("Rows of the host's tables, each beside that of the export, byte by byte:")
+            proven = [(each.name, each.rows, each.proven(), each.source) for each in self.tables]
+            yield table("Table:code | Rows:number | Proven | Those of:code", proven)
         yield from (Prose(cause, "warning") for cause in self.causes)
         yield from (Prose(note) for note in (*self.caveats, *self.notes))
         if self.passed:
-            within = (
-                f"{self.tolerance:g}, or {self.tolerance:g} times how far an output varies where that is more than 1"
+            yield Prose(
+                f"Host and lowered models give what the originals give, within {self.tolerance:g}, or "
+                f"{self.tolerance:g} times how far an output varies where that is more than 1."
             )
-            yield Prose(f"Host and lowered models give what the originals give, within {within}.")
 
     def _stage_blocks(self) -> Iterator[Block]:
-        """Yield a sentence for each stage: proven, or left to the runs."""
-        if not self.stages:
-            return
         yield Prose("By normal forms, each stage gives for every input what the model before it gives:")
         rows = []
         for stage in self.stages:
@@ -166,14 +164,6 @@ class LoweringProof(Proof):
         yield table("Model:code | Stage | Proven | Left to the runs", rows)
         if conditions := dict.fromkeys(each for stage in self.stages for each in stage.conditions):
             yield Prose(f"That holds for {', '.join(conditions)}.")
-
-    def _table_blocks(self) -> Iterator[Block]:
-        """Yield a row for each table of the host: its rows are those of the export, or left to the runs."""
-        if not self.tables:
-            return
-        yield Prose("Rows of the host's tables, each beside that of the export, byte by byte:")
-        rows = [(each.name, each.rows, each.proven(), each.source) for each in self.tables]
-        yield table("Table:code | Rows:number | Proven | Those of:code", rows)
 
 
 def _where_text(provider: str, tolerance: float) -> str:
@@ -216,11 +206,8 @@ class Deviation:
 
     def words(self) -> str:
         """Return it as a clause."""
-        clauses = [
-            f"{what} by up to {size:.1e}"
-            for what, size in (("what runs once differs", self.once), ("logits differ", self.logits))
-            if size is not None
-        ]
+        sizes = {"what runs once differs": self.once, "logits differ": self.logits}
+        clauses = [f"{what} by up to {size:.1e}" for what, size in sizes.items() if size is not None]
         if self.tokens:
             clauses.append(f"{self.others} of {self.tokens} greedy tokens are others")
         return ", and ".join([", ".join(clauses[:-1]), clauses[-1]] if len(clauses) > 1 else clauses)
@@ -305,28 +292,15 @@ class BundleProof(Proof):
         """Yield what holds, the runs and the checks as tables, then causes and notes."""
         if self.passed:
             yield Prose(self.proven())
-        ends = [
-            (
-                f"{run.logits:.1e}" if run.logits else "0",
-                run.failure or ("equal in float32" if run.is_wide else "equal"),
-            )
-            for run in self.runs
-        ]
+        rows = []
+        for r in self.runs:
+            sizes = r.rows, int(r.padded) or None, r.source or None, r.prompt, r.steps
+            apart, result = f"{r.logits:.1e}" if r.logits else "0", "equal in float32" if r.is_wide else "equal"
+            rows.append(("default" if r.optimized else "plain", *sizes, apart, r.failure or result))
         yield table(
             "onnxruntime | Rows:number | Padded:number | Source:number | Prompt:number | Steps:number | "
             "Logits differ by:number | Result",
-            [
-                (
-                    "default" if r.optimized else "plain",
-                    r.rows,
-                    int(r.padded) or None,
-                    r.source or None,
-                    r.prompt,
-                    r.steps,
-                    *end,
-                )
-                for r, end in zip(self.runs, ends, strict=True)
-            ],
+            rows,
         )
         yield table("Check | Result", [(name, fault or "passed") for name, fault in self.checks.items()])
         yield from bundle_blocks(self.equivalence)

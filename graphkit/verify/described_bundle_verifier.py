@@ -15,7 +15,7 @@ from graphkit.hosts.bundle_host import Bundle
 from graphkit.model import Model
 from graphkit.options import ProofOptions
 from graphkit.progress import portion_of
-from graphkit.runtime.session import IsolatedSession, as_provider
+from graphkit.runtime.session import IsolatedSession, as_provider, as_read
 from graphkit.verify.altered_bundle import IsolatedBundle
 from graphkit.verify.bundle_prompts import input_spec
 from graphkit.verify.bundle_state_checks import try_check
@@ -39,9 +39,7 @@ class Chain:
     """A method before it was bundled: models that run one after the other.
 
     Attributes:
-        name: What it is called.
         when: `once` or `step`.
-        models: Its models, in order.
         links: The output that an input of a later model is, by input; others are linked by name.
         cache: What its KV cache is called; "" where it keeps none in slots.
         reads: The state that each input is, by input.
@@ -100,9 +98,8 @@ def verify_methods(
             level = f"proving: {'default' if optimized else 'plain'} level"
             told = portion_of(progress, 0.5 * optimized, 0.5 + 0.5 * optimized)
             told(level)
-            bundle = IsolatedBundle(
-                folder, optimize=optimized, prepack=None if optimized else False, unchecked=True, provider=provider
-            )
+            prepack = None if optimized else False
+            bundle = IsolatedBundle(folder, optimize=optimized, prepack=prepack, unchecked=True, provider=provider)
             originals = _Originals(chains, bundle, initial, optimize=optimized)
             allowed = fused if optimized else 0.0 if exact else tolerance
             for rows in tell_each((1, 2) if bundle.contract.sizes["batch"] > 1 else (1,), level, told):
@@ -118,24 +115,16 @@ def verify_methods(
 
 
 class _Originals:
-    """The chains, with state in arrays."""
-
     def __init__(
         self, chains: Sequence[Chain], bundle: Bundle, initial: Mapping[str, np.ndarray], *, optimize: bool
     ) -> None:
         self.chains = {chain.name: chain for chain in chains}
-        self.bundle = bundle
+        self.bundle, self.initial = bundle, initial
         self.sessions = {
-            chain.name: [
-                IsolatedSession(
-                    model if model.path is None or model.is_edited else model.path, optimize=optimize, prepack=optimize
-                )
-                for model in chain.models
-            ]
+            chain.name: [IsolatedSession(as_read(each), optimize=optimize, prepack=optimize) for each in chain.models]
             for chain in chains
             if not chain.cache
         }
-        self.initial = initial
         self.caches: dict[str, Oracle] = {}
         for cache in dict.fromkeys(chain.cache for chain in chains if chain.cache):
             sharing = [chain for chain in chains if chain.cache == cache]
@@ -157,41 +146,35 @@ class _Originals:
                 self.state[state.name] = np.broadcast_to(initial, shape).astype(state.dtype)
 
     def run(self, name: str, feed: Mapping[str, np.ndarray]) -> Arrays:
-        """Run a method's models."""
+        """Return all that a method's models compute."""
         chain = self.chains[name]
         if chain.cache:
             return self._run_cached(chain, feed)
         known: Arrays = {**feed, **{port: self.state[state] for port, state in chain.reads.items()}}
         for session in self.sessions[name]:
-            session_feed = {port: known[chain.links.get(port, port)] for port in session.inputs}
-            known |= session.run(session_feed)
+            known |= session.run({port: known[chain.links.get(port, port)] for port in session.inputs})
         for port, state in chain.writes.items():
             self.state[state] = known[port]
         return known
 
     def _run_cached(self, chain: Chain, feed: Mapping[str, np.ndarray]) -> Arrays:
-        """Run a decoder on its cache, which grows, and on its other state."""
         oracle, roles = self.caches[chain.cache], chain.models[0].roles
         names = [value.name for value in roles.all("tokens")]
         tokens = feed[next(name for name in names if name in feed)]
         beside = {name: array for name, array in feed.items() if name not in names}
         beside |= {port: self.state[state] for port, state in chain.reads.items() if state in self.state}
-        is_start = chain.when == "once" or chain.cache not in self.started
-        self.started.add(chain.cache)
-        if is_start:
+        if chain.when == "once" or chain.cache not in self.started:
             oracle.start(tokens, np.ones_like(tokens), beside)
         else:
             oracle.step(tokens, beside=beside)
-        outputs = oracle.outputs
+        self.started.add(chain.cache)
         for port, state in chain.writes.items():
             if state in self.state:  # others, such as counters, follow from the length of the cache
-                self.state[state] = outputs[port]
-        return outputs
+                self.state[state] = oracle.outputs[port]
+        return oracle.outputs
 
 
 class _Feeds:
-    """Random inputs of methods."""
-
     def __init__(self, chains: Sequence[Chain], bundle: Bundle, rows: int, random: np.random.Generator) -> None:
         self.contract, self.rows = bundle.contract, rows
         self.inputs = {chain.name: ExportInputs(chain.models, random) for chain in chains}
@@ -216,7 +199,6 @@ def _call_method(bundle: Bundle, method: BundleMethod, feed: Arrays) -> Arrays:
 
 
 def _method_order(bundle: Bundle) -> list[BundleMethod]:
-    """Return the methods in the order in which they are run."""
     once = [method for method in bundle.contract.methods if method.when == "once"]
     steps = [method for method in bundle.contract.methods if method.when == "step"]
     most = min(length.most for length in bundle.contract.lengths) if bundle.contract.lengths else STEPS
@@ -257,17 +239,14 @@ def _run_chains(originals: _Originals, bundle: Bundle, feeds: _Feeds, optimized:
 
 
 def _repeat_checks(chains: Sequence[Chain], bundle: Bundle, seed: int) -> dict[str, str]:
-    """Repeat the runs after a reset, and in two forks in turn."""
-
     def results(*users: Bundle) -> list[list[bytes]]:
         feeds = [_Feeds(chains, user, 1, np.random.default_rng(seed + number)) for number, user in enumerate(users)]
-        outputs_of_users: list[list[bytes]] = [[] for _ in users]
+        found: list[list[bytes]] = [[] for _ in users]
         for method in _method_order(bundle):
-            for user, user_feeds, outputs_of_user in zip(users, feeds, outputs_of_users, strict=True):
-                feed = user_feeds.of(method)
-                outputs = _call_method(user, method, feed)
-                outputs_of_user += [array.tobytes() for _, array in sorted(outputs.items())]
-        return outputs_of_users
+            for user, user_feeds, given in zip(users, feeds, found, strict=True):
+                outputs = _call_method(user, method, user_feeds.of(method))
+                given += [array.tobytes() for _, array in sorted(outputs.items())]
+        return found
 
     def again() -> str:
         used = bundle.fork()

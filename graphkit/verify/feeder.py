@@ -78,10 +78,8 @@ class Feeder:
     def flags(self) -> list[Flags]:
         """Return the combinations of flags to run, at least one."""
         names = [*(name for name, value in self.inputs.items() if is_flag(value)), *self.reading]
-        values = {
-            name: (bool(self.given[name].all()),) if name in self.given else (False, True)
-            for name in dict.fromkeys(names)
-        }
+        given = {name: (bool(self.given[name].all()),) for name in names if name in self.given}
+        values = {name: given.get(name, (False, True)) for name in names}
         if sum(len(choices) > 1 for choices in values.values()) > MAX_FLAGS:
             return [{name: choices[at] for name, choices in values.items()} for at in (0, -1)]
         return [dict(zip(values, flags, strict=True)) for flags in itertools.product(*values.values())]
@@ -121,10 +119,9 @@ class Feeder:
 
     def edge_kinds(self, dims: Mapping[str, int], *, is_first: bool) -> dict[Kind, int]:
         """Return the kinds of edges that generated inputs have at some sizes, with the draws that show them all."""
-        input_shapes = self.sizes.shapes(dims, is_first=is_first)
-        shapes = {name: shape for name, shape in input_shapes.items() if name not in self.given}
-        draws_by_kind = {kind: self.maker.draws(kind, shapes) for kind in self.kinds}
-        return {kind: draws for kind, draws in draws_by_kind.items() if draws}
+        every = self.sizes.shapes(dims, is_first=is_first)
+        shapes = {name: shape for name, shape in every.items() if name not in self.given}
+        return {kind: draws for kind in self.kinds if (draws := self.maker.draws(kind, shapes))}
 
     @property
     def is_exact(self) -> bool:
@@ -153,9 +150,8 @@ class Feeder:
         """Return the inputs of a run."""
         is_first = self.is_first(flags)
         shapes = self.sizes.shapes(dims, is_first=is_first)
-        booleans = {
-            name: np.full(self.flag_shapes.get(name, shapes.get(name) or ()), flag) for name, flag in flags.items()
-        }
+        of_flags = {**shapes, **self.flag_shapes}
+        booleans = {name: np.full(of_flags.get(name) or (), flag) for name, flag in flags.items()}
         past = 0 if is_first else self.sizes.past_size(dims)
         feed = self.maker.arrays(shapes, past=past, given={**self.given, **booleans}, seed=seed, draw=draw)
         overridden = self.defaults.override_elements(draw) if draw.overridden else {}

@@ -167,19 +167,15 @@ class Marks:
 
     def __or__(self, other: Marks) -> Marks:
         """Return both."""
-        return Marks(
-            _distinct_numbers((*self.integers, *other.integers)), _distinct_numbers((*self.floats, *other.floats))
-        )
+        return Marks(_distinct((*self.integers, *other.integers)), _distinct((*self.floats, *other.floats)))
 
 
 def marks_of(model: Model) -> Marks:
     """Return the numbers that the nodes of a model compare with, as far as they are small constants."""
     nodes = (node for node in all_nodes(model.scopes) if node.is_op(*LIMITING))
     numbers = [number for node in nodes for number in _compared_numbers(node)]
-    integers = _distinct_numbers(
-        int(number) for number in numbers if isinstance(number, int) or float(number).is_integer()
-    )
-    return Marks(integers[:MAX_MARKS], _distinct_numbers(float(number) for number in numbers)[:MAX_MARKS])
+    integers = _distinct(int(number) for number in numbers if float(number).is_integer())
+    return Marks(integers[:MAX_MARKS], _distinct(map(float, numbers))[:MAX_MARKS])
 
 
 def _compared_numbers(node: Node) -> Iterator[int | float]:
@@ -192,7 +188,7 @@ def _compared_numbers(node: Node) -> Iterator[int | float]:
             yield number
 
 
-def _distinct_numbers(numbers: Iterable[T]) -> tuple[T, ...]:
+def _distinct(numbers: Iterable[T]) -> tuple[T, ...]:
     return tuple(dict.fromkeys(numbers))
 
 
@@ -206,7 +202,7 @@ def edges_of(dtype: np.dtype, draw: Draw, marks: Marks) -> np.ndarray:
         ends = (int(limits.max), int(limits.min))
         chosen = (*ends, *LARGE_INTEGERS) if draw.kind == "extremes" else (*INTEGERS, *around)
         fitting = (each for each in chosen if ends[1] <= each <= ends[0] and (draw.divides or each not in (0, -1)))
-        return np.array(_distinct_numbers(fitting), dtype)
+        return np.array(_distinct(fitting), dtype)
     if draw.kind == "not finite":
         return np.array(NOT_FINITE).astype(dtype)
     if draw.kind == "extremes":
@@ -230,8 +226,7 @@ def draw_array(usual: np.ndarray, edges: np.ndarray, rng: np.random.Generator, d
     if not array.size:
         return array
     if array.size < len(edges):  # each run shows others
-        first = draw.number * array.size
-        picked = edges[(first + np.arange(array.size)) % len(edges)]
+        picked = edges[(draw.number * array.size + np.arange(array.size)) % len(edges)]
         array[...] = picked.reshape(array.shape)
         return array
     if draw.kind == "edges":
@@ -269,7 +264,6 @@ class Defaults:
     """The defaults of inputs that runs may override.
 
     Attributes:
-        arrays: By name.
         kept: Inputs whose defaults no run overrides: they are large, or decide the sizes of tensors.
     """
 
@@ -279,7 +273,7 @@ class Defaults:
     @classmethod
     def of(cls, model: Model, others: Sequence[Model] = ()) -> Defaults:
         """Return those of a model that all others take as inputs too."""
-        arrays, not_overridden, size = dict[str, np.ndarray](), list[str](), 0
+        arrays, kept, size = dict[str, np.ndarray](), list[str](), 0
         taken = [{value.name for value in each.graph.inputs} for each in others]
         for value in model.graph.inputs:
             if value.tensor is None or not value.consumers or not all(value.name in names for names in taken):
@@ -289,11 +283,11 @@ class Defaults:
                 array = model.array(value.tensor)
             steers = any(index in value_inputs(node) for node, index in value.consumers)
             if array is None or size + array.nbytes > MAX_BYTES or steers:
-                not_overridden.append(value.name)
-                continue
-            size += array.nbytes
-            arrays[value.name] = array
-        return cls(arrays, tuple(not_overridden))
+                kept.append(value.name)
+            else:
+                size += array.nbytes
+                arrays[value.name] = array
+        return cls(arrays, tuple(kept))
 
     def override_elements(self, draw: Draw) -> dict[str, np.ndarray]:
         """Return other elements for each of them: integers in another order, as they may be indices."""
@@ -318,7 +312,6 @@ TOKEN_FIELDS = ("_token_id", "_token_index")
 MAX_TOKENIZER_BYTES = 1 << 26  # of a tokenizer's file
 USUAL_SPECIALS = (0, 1, 2, 3)  # padding, start, end, unknown, in one order or another
 MAX_SPECIAL_ROWS = 512  # that get special tokens
-TURNS = 6  # first, middle, last, twice, at both ends, not at all
 
 
 class Special(tuple[int, ...]):
@@ -330,9 +323,7 @@ class Special(tuple[int, ...]):
 def special_tokens(models: Sequence[Model], vocabulary: int) -> Special:
     """Return the special tokens of an export: those that ids are compared with, of its configuration and tokenizer.
 
-    Args:
-        models: Its models. The files beside them are read where they are there.
-        vocabulary: Tokens are below this.
+    These files are read where they are beside the models. Tokens are below `vocabulary`.
     """
     compared = {token: nodes for model in models for token, nodes in _compared_constants(model).items()}
     pads = tuple(token for token, nodes in compared.items() if not any(map(_chooses_place, nodes)))
@@ -356,7 +347,6 @@ def place_token(token: int, ids: Sequence[int], where: Sequence[int], usual: int
 
 
 def _compared_constants(model: Model) -> dict[int, list[Node]]:
-    """Return the constants that a model compares its ids with, and the nodes that do."""
     nodes_by_token: dict[int, list[Node]] = {}
     for ids in model.roles.all("tokens", "encoder tokens"):
         for node, index in find_readers(ids, lambda node, index: index == 0 and node.is_op(*MOVES)):
@@ -370,14 +360,12 @@ def _compared_constants(model: Model) -> dict[int, list[Node]]:
 
 def _chooses_place(node: Node) -> bool:
     """Whether a comparison finds a place, as for an end token, rather than a mask."""
-    outputs = [value for value in node.outputs if value is not None]
-    return any(
-        reader.is_op(*CHOOSING)
-        for value in outputs
-        for reader, _ in find_readers(
-            value, lambda node, _: node.is_op(*MOVES, "Add", "And", "Mul", "Not", "Or", "Where")
-        )
-    )
+
+    def keeps_places(node: Node, _: int) -> bool:
+        return node.is_op(*MOVES, "Add", "And", "Mul", "Not", "Or", "Where")
+
+    readers = (use for value in node.outputs if value is not None for use in find_readers(value, keeps_places))
+    return any(reader.is_op(*CHOOSING) for reader, _ in readers)
 
 
 def _named_tokens(folder: Path) -> Iterator[int]:
@@ -425,7 +413,7 @@ def with_specials(ids: np.ndarray, specials: Sequence[int], draw: Draw) -> np.nd
         array[np.isin(array, specials)] = usual
     for index, row in enumerate(array.reshape(-1, array.shape[-1])[:MAX_SPECIAL_ROWS]):
         turn = draw.number + index
-        token, place, size = specials[turn % len(specials)], turn % TURNS, len(row)
-        spots = ([0], [size // 2], [size - 1], [size // 3, size - 1], [0, size - 1], [])[place]
-        row[spots] = token
+        size = len(row)
+        places: tuple[list[int], ...] = ([0], [size // 2], [size - 1], [size // 3, size - 1], [0, size - 1], [])
+        row[places[turn % len(places)]] = specials[turn % len(specials)]
     return array

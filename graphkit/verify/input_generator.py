@@ -50,20 +50,13 @@ POSITIONS = 4096  # to draw from where no table ends
 MAX_ELEMENTS = 1 << 46  # of an array without elements, not counting its empty dims
 INDEX_ROLES: tuple[Role, ...] = ("tokens", "encoder tokens", "positions", "token types", "condition")
 MASK_TYPES = {TensorProto.INT32, TensorProto.INT64, TensorProto.BOOL}
-DRAWN: Mapping[int, int] = {
+DRAWN: Mapping[int, int] = {  # dtype -> numbers to draw from, where nothing says more
+    **dict.fromkeys((TensorProto.INT16, TensorProto.INT32, TensorProto.INT64), SMALL_VOCABULARY),
+    **dict.fromkeys((TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64), SMALL_VOCABULARY),
     TensorProto.INT8: 100,
-    TensorProto.INT16: SMALL_VOCABULARY,
-    TensorProto.INT32: SMALL_VOCABULARY,
-    TensorProto.INT64: SMALL_VOCABULARY,
     TensorProto.UINT8: 256,
-    TensorProto.UINT16: SMALL_VOCABULARY,
-    TensorProto.UINT32: SMALL_VOCABULARY,
-    TensorProto.UINT64: SMALL_VOCABULARY,
-}  # dtype -> numbers to draw from, where nothing says more
-NARROW_INTEGERS: Mapping[int, tuple[int, int]] = {
-    TensorProto.UINT4: (0, 16),
-    TensorProto.INT4: (-8, 8),
-}  # from the least, up to a number
+}
+NARROW_INTEGERS: Mapping[int, tuple[int, int]] = {TensorProto.UINT4: (0, 16), TensorProto.INT4: (-8, 8)}
 NARROW_FLOATS = {TensorProto.BFLOAT16, *range(TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E5M2FNUZ + 1)}
 NARROW_FLOATS |= {TensorProto.FLOAT4E2M1}
 SEARCH = {"max_length": 20, "min_length": 1, "num_beams": 2, "num_return_sequences": 1}  # of BeamSearch and its kin
@@ -133,27 +126,17 @@ class InputGenerator:
     @cached_property
     def has_float_masks(self) -> bool:
         """Whether a mask is of floats."""
-        kinds = [declared_type(value) for value in self.model.roles.all(*MASKS)]
+        kinds = map(declared_type, self.model.roles.all(*MASKS))
         return any(kind is not None and kind.dtype in FLOATS for kind in kinds)
 
     def has_edges(self, value: Value, draw: Draw) -> bool:
         """Whether an input gets other elements with this draw than the usual ones."""
         declared, role = declared_type(value), self.model.roles.of(value)
-        if (
-            declared is None
-            or draw.kind == "usual"
-            or draw.only not in ("", value.name)
-            or value.name.endswith("_penalty")
-            or value.name in SEARCH
-        ):
+        if declared is None or draw.kind == "usual" or draw.only not in ("", value.name):
             return False
-        if (
-            role in MASKS
-            or is_flag(value)
-            or declared.dtype in (TensorProto.BOOL, TensorProto.STRING, *NARROW_INTEGERS)
-        ):
+        if role in MASKS or declared.dtype in (TensorProto.BOOL, TensorProto.STRING, *NARROW_INTEGERS):
             return False
-        if value.name in self.steering_inputs:
+        if value.name.endswith("_penalty") or value.name in SEARCH or value.name in self.steering_inputs:
             return False
         if declared.dtype in DRAWN and (self._is_bounded(value) or role in INDEX_ROLES):
             return role in ("tokens", "encoder tokens", "positions", "other") and draw.kind == "edges"
@@ -208,8 +191,7 @@ class InputGenerator:
         feed: dict[str, np.ndarray] = {}
         self._check_size(shapes, given or {})
         for value in self.model.roles.inputs:
-            known = given.get(value.name) if given is not None else None
-            if known is not None:
+            if given is not None and (known := given.get(value.name)) is not None:
                 feed[value.name] = known
                 continue
             lengths = self.tables[value.name]
@@ -250,7 +232,6 @@ class InputGenerator:
         return array
 
     def _symbol_sizes(self, shapes: Mapping[str, tuple[int, ...] | None]) -> dict[str, int]:
-        """Return the sizes of symbols where inputs have these shapes."""
         inferred, values = infer(self.model), self.model.graph.values
         dims = ((inferred[values[name]].dims or (), shape) for name, shape in shapes.items() if shape is not None)
         return {dim.name: size for pair in dims for dim, size in zip(*pair, strict=False) if dim.name is not None}
@@ -293,45 +274,38 @@ class InputGenerator:
         declared, role = declared_type(value), self.model.roles.of(value)
         if declared is None or shape is None:
             raise self._impossible_input(value)
-        name, dtype = value.name, declared.dtype
+        dtype, kind = declared.dtype, declared.numpy_dtype
         if role in MASKS and self.is_unpadded:
             draw = replace(draw, padding=UNPADDED.padding)
         polarity = self.model.roles.polarities[value] if role in MASKS else None
         if role in MASKS and dtype in MASK_TYPES:
             mask = self._mask(role, shape, past, rng, draw)  # which may have other numbers than 0 and 1
-            return (mask if polarity in ("keeps", None) else mask_elements(mask, polarity)).astype(declared.numpy_dtype)
+            return (mask if polarity in ("keeps", None) else mask_elements(mask, polarity)).astype(kind)
         if role in MASKS and dtype in FLOATS and draw is not USUAL:
-            kind = declared.numpy_dtype
             with np.errstate(over="ignore"):
                 return float_mask(shape, kind, rng, draw, polarity).astype(kind)
         if dtype in DRAWN:
-            return self._draw_integers(value, declared, shape, past, rng, draw, bound).astype(declared.numpy_dtype)
+            return self._draw_integers(value, declared, shape, past, rng, draw, bound).astype(kind)
         if dtype == TensorProto.BOOL:
             return np.zeros(shape, np.bool_) if is_flag(value) else rng.random(shape) < 0.5
         if dtype in NARROW_INTEGERS:
-            return rng.integers(*NARROW_INTEGERS[dtype], shape).astype(declared.numpy_dtype)
+            return rng.integers(*NARROW_INTEGERS[dtype], shape).astype(kind)
         if dtype in FLOATS or dtype in NARROW_FLOATS:
-            is_penalty = name.endswith("_penalty")
-            numbers = np.ones(shape) if is_penalty else rng.standard_normal(shape)
-            return numbers.astype(declared.numpy_dtype)
+            return (np.ones(shape) if value.name.endswith("_penalty") else rng.standard_normal(shape)).astype(kind)
         if dtype == TensorProto.STRING:
             return rng.choice(np.array(["a", "bc", "a bc", ""], dtype=object), shape)
-        raise ModelError(f"no input can be made for it: {dtype_name(dtype)}", file=self.model.label, tensor=name)
+        raise ModelError(f"no input can be made for it: {dtype_name(dtype)}", file=self.model.label, tensor=value.name)
 
     def _impossible_input(self, value: Value) -> ModelError:
         info = self.model.graph.infos.get(value.name)
-        kind = info.type.WhichOneof("value") if info is not None else None
-        is_tensor = kind in (None, "tensor_type") or info is None
-        why = "its shape or type is not declared" if is_tensor or info is None else f"it is {type_text(info.type)[0]}"
-        return ModelError(
-            f"no input can be made for it: {why}",
-            file=self.model.label,
-            tensor=value.name,
-            hint="declare the shape of this input" if is_tensor else "only tensors can be made up",
-        )
+        if info is None or info.type.WhichOneof("value") in (None, "tensor_type"):
+            why, hint = "its shape or type is not declared", "declare the shape of this input"
+        else:
+            why, hint = f"it is {type_text(info.type)[0]}", "only tensors can be made up"
+        problem = f"no input can be made for it: {why}"
+        return ModelError(problem, file=self.model.label, tensor=value.name, hint=hint)
 
     def _mask(self, role: Role, shape: tuple[int, ...], past: int, rng: np.random.Generator, draw: Draw) -> np.ndarray:
-        """Return which positions count."""
         if role == "image mask":
             return image_mask(shape, rng, draw)
         if self.counts_masks and len(shape) == 2:
@@ -378,7 +352,6 @@ class InputSpec:
 
     Attributes:
         name: Its name, that of an input of the export.
-        dtype: Of its elements.
         takes_tokens: Whether it takes tokens, by whatever name the export does.
         logits: How many logits there are, for tokens whose table is not known.
     """
@@ -392,10 +365,6 @@ class InputSpec:
 class ExportInputs:
     """Makes inputs for models that were made of an export, each as the models of the export would have it.
 
-    Args:
-        models: The models.
-        rng: Of the elements.
-
     Attributes:
         most: Below which number integers are drawn where neither a table nor logits tell more.
     """
@@ -406,19 +375,14 @@ class ExportInputs:
         self.rng, self.makers = rng, [InputGenerator(model) for model in dict.fromkeys(models)]
 
     def array(self, spec: InputSpec, shape: Sequence[int], draw: Draw = UNPADDED) -> np.ndarray:
-        """Return an array for an input.
-
-        Raises:
-            UsageError: No model takes it.
-        """
+        """Return an array for an input. Raises UsageError where no model takes it."""
         takers = self._inputs_to_make(spec)
         if not takers:
             raise UsageError(f"none of the models takes an input '{spec.name}' - name their export")
         maker, value = takers[0]
-        is_mask = maker.model.roles.of(value) in MASKS
-        return maker.array(
-            value, tuple(shape), self.rng, draw=draw if is_mask else USUAL, bound=self.bound(spec)
-        ).astype(spec.dtype)
+        chosen = draw if maker.model.roles.of(value) in MASKS else USUAL
+        array = maker.array(value, tuple(shape), self.rng, draw=chosen, bound=self.bound(spec))
+        return array.astype(spec.dtype)
 
     def bound(self, spec: InputSpec) -> int | None:
         """Return below which number the integers of an input are drawn, None where nothing limits them.
@@ -445,13 +409,18 @@ class ExportInputs:
 def is_flag(value: Value) -> bool:
     """Whether an input is one boolean, such as `use_cache_branch`."""
     declared = declared_type(value)
-    is_bool = declared is not None and declared.dtype == TensorProto.BOOL
-    return is_bool and declared is not None and declared.dims in ((), (1,))
+    return declared is not None and declared.dtype == TensorProto.BOOL and declared.dims in ((), (1,))
 
 
 def index_bound(value: Value, model: Model) -> int | None:
     """Return the entries of the smallest table of a known length that an input looks up in, or None for none."""
-    sizes = (table_entries(*lookup) or _computed_entries(model, *lookup) for lookup in find_lookups(value))
+
+    def computed_entries(node: Node, table: Value) -> int | None:  # such as those of a Range; None where they vary
+        dims = infer(model)[table].dims or ()
+        axis = lookup_axis(node, len(dims))
+        return dims[axis].constant or None if axis is not None and dims else None
+
+    sizes = (table_entries(*lookup) or computed_entries(*lookup) for lookup in find_lookups(value))
     return min((size for size in sizes if size is not None), default=None)
 
 
@@ -470,13 +439,6 @@ def _table_lengths(value: Value, model: Model) -> Iterator[Expr]:
 CHOOSING = ("Gather", "GatherElements", "GatherND")
 
 
-def _computed_entries(model: Model, node: Node, table: Value) -> int | None:
-    """Return how many entries a table has that nodes compute, such as those of a Range, None where that varies."""
-    dims = infer(model)[table].dims or ()
-    axis = lookup_axis(node, len(dims))
-    return dims[axis].constant or None if axis is not None and dims else None
-
-
 HARMLESS = ("axis", "axes", "starts", "ends")  # onnxruntime refuses, or clamps, those that do not exist
 UNCHECKED = ("MaxUnpool", "RotaryEmbedding", "TensorScatter")  # what onnxruntime may not check the indices of
 
@@ -489,8 +451,11 @@ def steers_sizes(value: Value) -> bool:
     def computed_with(reached: Value) -> Iterator[Value | None]:
         return (out for node, _ in reached.consumers if not node.is_op(*MEASURING) for out in node.outputs)
 
+    def trusts_indices(node: Node) -> bool:  # ONNX's own operators check them
+        return node.domain not in ("", "ai.onnx", "ai.onnx.ml") or node.is_op(*UNCHECKED)
+
     uses = (use for reached in walk_breadth_first([value], computed_with) for use in reached.consumers)
-    return any(_decides_runs(node, index) or (is_integer and _trusts_indices(node)) for node, index in uses)
+    return any(_decides_runs(node, index) or (is_integer and trusts_indices(node)) for node, index in uses)
 
 
 def _decides_runs(node: Node, index: int) -> bool:
@@ -502,8 +467,3 @@ def _decides_runs(node: Node, index: int) -> bool:
     while around is not None and not around.is_op("Loop", "Scan"):
         around = around.scope.owner
     return around is not None
-
-
-def _trusts_indices(node: Node) -> bool:
-    """Whether it is none of ONNX's own operators: these check indices."""
-    return node.domain not in ("", "ai.onnx", "ai.onnx.ml") or node.is_op(*UNCHECKED)

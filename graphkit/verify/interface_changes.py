@@ -39,7 +39,6 @@ class Change:
     """A difference of two interfaces.
 
     Attributes:
-        text: What changed, a clause.
         narrows: Whether something that could be done with the original cannot be done any more, or is declared wrongly.
         gap: Which callers it concerns, where it narrows nothing that runs; "" for none.
     """
@@ -54,17 +53,12 @@ def input_changes(
 ) -> list[Change]:
     """Return the changes of the inputs, without the sizes that they take.
 
-    Args:
-        before: The original.
-        after: What was made of it.
-        fixed_inputs: Inputs that are always one array.
-        symbols: Symbols of the original by those of the rewritten model that are to stand for them.
+    `fixed_inputs` are always one array; `symbols` are those of the original by those that are to stand for them.
     """
     return [*_find_gone(before, after, fixed_inputs), *_find_relabelled(before, after, symbols)]
 
 
 def _find_gone(before: Model, after: Model, fixed_inputs: Sequence[str]) -> Iterator[Change]:
-    """Yield inputs that are gone, have a default now, or come in another order."""
     ports = compare_ports(before.graph.inputs, after.graph.inputs)
     if plain := [value.name for value in ports.lost if value.tensor is None]:
         gone = ", ".join(name for name in plain if name not in fixed_inputs)
@@ -116,11 +110,7 @@ def output_changes(
 ) -> list[Change]:
     """Return the outputs that are declared otherwise, and whether a run contradicts that.
 
-    Args:
-        before: The original.
-        after: What was made of it, by the names of the original.
-        runs: Of the original.
-        shapes: Those of the inputs in each run.
+    The rewritten model has the names of the original, which made the runs, on inputs of these shapes.
     """
     claims = [*map(_Claims, (before, after))]
     known = {symbol for dims in claims[1].inputs.dims.values() for dim in dims or () for symbol in dim.symbols}
@@ -139,9 +129,8 @@ def output_changes(
         pairs = [*zip(was or (), now, strict=False)]
         # a dim that had a number or another label has one that stands for no dim of the inputs
         is_less = any(x != y and isinstance(y, str) and not claims[1].read(y).symbols <= known for x, y in pairs)
-        is_other = was is not None and (
-            len(was) != len(now) or any(isinstance(x, str) and isinstance(y, int) for x, y in pairs)
-        )
+        is_fixed = any(isinstance(x, str) and isinstance(y, int) for x, y in pairs)
+        is_other = was is not None and (len(was) != len(now) or is_fixed)
         if fault or is_less or is_other:
             texts = f"{_dims_text(now)}, {_dims_text(was)} in the original"
             gap = f"callers that go by the dims of {name}: {texts}" if is_less and not fault else ""
@@ -154,8 +143,6 @@ def _dims_text(dims: Sequence[Dim] | None) -> str:
 
 
 class _Claims:
-    """The dims that a model declares of its inputs and outputs."""
-
     def __init__(self, model: Model) -> None:
         self.inputs = declared_inputs(model)
         self.outputs = {value.name: declared_dims(value) for value in model.graph.outputs}
@@ -275,13 +262,11 @@ def _change_sentences(kind: str, names: Sequence[str], fault: str) -> Iterator[s
 
 
 def _needed_inputs(model: Model, outputs: Sequence[Value], branch: Branch | None) -> set[str]:
-    """Return the names of the graph inputs that values are computed from, in a branch if there is one."""
     seen = set(walk_breadth_first(outputs, lambda value: _value_sources(value, branch)))
     return {value.name for value in model.graph.inputs if value in seen}
 
 
 def _value_sources(value: Value, branch: Branch | None) -> list[Value | None]:
-    """Return the values that a value is computed from, in a branch if there is one."""
     node = value.producer
     if node is None:
         return []

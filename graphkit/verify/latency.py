@@ -7,7 +7,6 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from graphkit.model import Model
 from graphkit.progress import DEFAULT_LIMITS, Limits
 from graphkit.runtime.isolation import shared_isolation
 from graphkit.runtime.providers import CPU, Provider
-from graphkit.runtime.session import IsolatedSession, as_provider
+from graphkit.runtime.session import IsolatedSession, as_provider, as_read
 from graphkit.shapes.constraints.symbol_sizes import Sizes, symbol_roles
 from graphkit.verify.input_generator import InputGenerator
 
@@ -37,15 +36,7 @@ def costs_before_and_after(
     limits: Limits = DEFAULT_LIMITS,
     provider: str = CPU.name,
 ) -> CostChange:
-    """Count costs before and after a rewrite, and measure the latency of both if that is asked for.
-
-    Args:
-        models: The models, and what says their sizes.
-        what: What to call the costs.
-        timed: Whether to measure.
-        limits: Time and memory that a model may take.
-        provider: Where both models run: an execution provider of onnxruntime.
-    """
+    """Count costs, which are called `what`, before and after a rewrite; with `timed`, measure the latency of both."""
     change = cost_change(models, what)
     if not timed or change.unknown:
         return change
@@ -65,10 +56,8 @@ def _measure_latency(models: BeforeAndAfter, provider: Provider) -> Latency:
     with contextlib.ExitStack() as stack:
         sessions = [stack.enter_context(_timed_session(model, provider)) for model in before]
         runs = [*zip(sessions, feeds, strict=True)]
-        last = (
-            stack.enter_context(_timed_session(after, provider)),
-            {**_same_or(feeds, after, result), **models.values_at(result.sizes)},
-        )
+        feed = {**_same_or(feeds, after, result), **models.values_at(result.sizes)}
+        last = stack.enter_context(_timed_session(after, provider)), feed
         began, times = time.monotonic(), list[tuple[float, float]]()
         while len(times) < UNCOUNTED + ROUNDS:
             if len(times) >= UNCOUNTED + FEWEST and time.monotonic() - began > SECONDS:
@@ -77,21 +66,12 @@ def _measure_latency(models: BeforeAndAfter, provider: Provider) -> Latency:
     counted = times[UNCOUNTED:]
     ratios = [now / was for was, now in counted]
     was, now = (statistics.median(seconds) * 1000 for seconds in zip(*counted, strict=True))
-    return Latency(
-        before_ms=was,
-        after_ms=now,
-        ratio=statistics.median(ratios),
-        low=min(ratios),
-        high=max(ratios),
-        rounds=len(counted),
-        threads=THREADS,
-        provider=provider.name,
-    )
+    ratio, low, high = statistics.median(ratios), min(ratios), max(ratios)
+    return Latency(was, now, ratio, low, high, rounds=len(counted), threads=THREADS, provider=provider.name)
 
 
 def _timed_session(model: Model, provider: Provider) -> IsolatedSession:
-    source: Path | Model = model if model.path is None or model.is_edited else model.path
-    return IsolatedSession(source, optimize=True, threads=THREADS, provider=provider)
+    return IsolatedSession(as_read(model), optimize=True, threads=THREADS, provider=provider)
 
 
 def _time_run(session: IsolatedSession, feed: Feed) -> float:
@@ -100,7 +80,6 @@ def _time_run(session: IsolatedSession, feed: Feed) -> float:
 
 
 def _timed_feed(model: Model, size_text: SizedModel) -> Feed:
-    """Return inputs of a model at its sizes."""
     roles = symbol_roles(model)
     by_role = {role: size_text.known[name] for name, role in roles.items() if name in size_text.known}
     sizes = Sizes(
@@ -126,7 +105,6 @@ def _timed_feed(model: Model, size_text: SizedModel) -> Feed:
 
 
 def _same_or(feeds: Sequence[Feed], after: Model, result: SizedModel) -> Feed:
-    """Return the inputs of the original where the result takes the same, else others."""
     arrays = _timed_feed(after, result)
     known = {name: array for feed in feeds for name, array in feed.items()}
     is_same = all(

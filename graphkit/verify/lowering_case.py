@@ -17,7 +17,6 @@ from graphkit.contract import Method, Port
 from graphkit.equivalence.originals import Originals
 from graphkit.errors import UsageError
 from graphkit.graph.roles import dim_at
-from graphkit.graph.view import Value
 from graphkit.hosts import Host
 from graphkit.hosts.method_feeds import Inputs
 from graphkit.hosts.numpy_host import Ids, Tokens, source_and_inputs
@@ -42,8 +41,6 @@ class AlteredHost(Host):
 
     Attributes:
         alter: Gives another array for an input, from the port, the token ids and the array; None for none.
-        sequence: The sequence that is looked at.
-        vocabulary: How many tokens there are.
         sound: How many samples or frames of its sound are valid; None for all, or for no sound.
     """
 
@@ -75,9 +72,8 @@ class AlteredHost(Host):
     @property
     def hides_states(self) -> bool:
         """Whether only the decoder tells which positions are valid: those of a shorter sound."""
-        return (
-            self.sound is not None and self.sound < self.contract.sizes["sound"] and self.contract.sizes["capacity"] > 0
-        )
+        sizes = self.contract.sizes
+        return self.sound is not None and self.sound < sizes["sound"] and sizes["capacity"] > 0
 
     @property
     def least_sound(self) -> int:
@@ -126,10 +122,6 @@ class AlteredHost(Host):
 class IsolatedMethods:
     """Methods in a process that may die.
 
-    Args:
-        folder: Of their files.
-        provider: Where they run.
-
     Attributes:
         placed: How many nodes are on each provider, of the methods that were run, where that is not the CPU.
         models: What runs in place of a file, by method.
@@ -160,9 +152,7 @@ class LoweringCase:
     """A case of both pipelines, in which causes are sought.
 
     Attributes:
-        host: The host.
         reference: The original pipeline.
-        source: Token ids of the source.
         tokens: What the decoder is given.
         user: Inputs that the caller makes.
         allowance: How large a difference counts as none.
@@ -236,11 +226,8 @@ TRIED = 7  # tokens of a prompt that is read at once, and token by token
 def measure_prompt(originals: Originals, alone: Originals) -> float:
     """Return how far the logits after a prompt are apart, read at once and token by token.
 
-    They are 0 apart where a first step reads one token.
-
-    Args:
-        originals: The decoders of the first step and of later ones.
-        alone: Those of later steps, which start from no token.
+    They are 0 apart where a first step reads one token. `alone` are the decoders of later steps, which start from no
+    token.
 
     Raises:
         UsageError: It takes rows of embeddings, and not one model beside it makes them of tokens.
@@ -252,7 +239,8 @@ def measure_prompt(originals: Originals, alone: Originals) -> float:
     value = (step if rows is not None else first).roles.first("tokens")
     fixed = dim_at(value, 1) if rows is None and value is not None else None
     count = fixed if isinstance(fixed, int) else nearest_length(first, TRIED) or TRIED  # chunks may have to divide it
-    tables = [] if rows is None else _find_tables(originals, rows)
+    single = [model for model in originals.parts if model.roles.first("tokens") and len(model.graph.outputs) == 1]
+    tables = [m for m in single if rows is not None and dim_at(m.graph.outputs[0], -1) == dim_at(rows, -1)]
     if value is None or count < 2:
         return 0.0
     if rows is not None and len(tables) != 1:
@@ -275,23 +263,10 @@ def measure_prompt(originals: Originals, alone: Originals) -> float:
     return distance_of_spread(expected, found[:, -1])
 
 
-def _find_tables(originals: Originals, rows: Value) -> list[Model]:
-    """Return the models of one output that make rows of embeddings of tokens, as wide as an input takes them."""
-    made = (model for model in originals.parts if model.roles.first("tokens") is not None)
-    single = ((model, model.graph.outputs) for model in made)
-    return [m for m, outs in single if len(outs) == 1 and dim_at(outs[0], -1) == dim_at(rows, -1)]
-
-
 def zeros_change_results(originals: Originals, models: Mapping[str, Model], folder: Path) -> bool:
     """Whether zeros behind a sound make results of lowered models others than the original's, or nothing tells.
 
-    Args:
-        originals: The models as they were exported.
-        models: The lowered models, by their method.
-        folder: The folder of `contract.json` and the tables.
-
-    Raises:
-        ModelError: A lowered model does not load or run.
+    The models are by method, in a folder that has `contract.json` and the tables; ModelError where one does not run.
     """
     run, inputs = IsolatedMethods(folder), ExportInputs(originals.models, np.random.default_rng(0))
     run.models = models
@@ -327,7 +302,8 @@ def _find_padding_leaks(
         if (port.kind, port.by) != ("embedding", "source") or port.source is None:
             return fed
         rows, table = fed.reshape(size, -1).copy(), case.host.tables[port.source.of]
-        rows[len(ids) :] = table[rng.integers(0, len(table), size - len(ids))].reshape(rows[len(ids) :].shape)
+        padding = rows[len(ids) :]
+        padding[...] = table[rng.integers(0, len(table), size - len(ids))].reshape(padding.shape)
         return np.asarray(rows.reshape(fed.shape))
 
     with with_attributes(case.host, alter=noisy):
@@ -341,9 +317,7 @@ def _find_padding_leaks(
 def _find_unread_masks(case: LoweringCase, plain: tuple[list[np.ndarray], list[np.ndarray]]) -> Iterator[str]:
     """Yield masks over a shorter sound without which everything is the same to the last bit."""
     for method in case.host.contract.methods:
-        for port in method.inputs:
-            if port.kind != "source_mask":
-                continue
+        for port in (port for port in method.inputs if port.kind == "source_mask"):
             with case.host.alter_input(port, lambda _, mask: 0 * mask):
                 runs = zip(_run_padded(case), plain, strict=True)
             if all(np.array_equal(a, b) for alike in runs for a, b in zip(*alike, strict=True)):

@@ -19,13 +19,15 @@ from graphkit.graph.declared_types import declared_type
 from graphkit.graph.mask_polarity import make_open_mask
 from graphkit.graph.roles import Role
 from graphkit.graph.uses import find_lookups, table_entries
-from graphkit.graph.view import Value, all_scopes
+from graphkit.graph.view import Value, all_nodes, all_scopes
 from graphkit.hosts.numpy_host import slots_mask
 from graphkit.model import Model, load
 from graphkit.shapes.constraints.symbol_sizes import Sizes
 from graphkit.suggest import count_things
 from graphkit.verify.cause_search import (
+    Arrays,
     Cause,
+    Export,
     describe_difference,
     describe_order,
     find_sole_cause,
@@ -45,13 +47,9 @@ SHALLOW, FLOOR = -10.0, -1e4  # a floor that scores may be below, and one that t
 def find_lowering_causes(
     case: LoweringCase, other: LoweringCase | None, facts: Facts, rng: np.random.Generator
 ) -> list[str]:
-    """Return the causes of a failing case besides the known differences of the files.
+    """Return the causes of a failing case besides the known differences of the files, which are mended first.
 
-    Args:
-        case: What fails.
-        other: Another case, whose padding and unused slots are filled with noise; None for none.
-        facts: What differs in the files; that is mended first.
-        rng: Of the noise.
+    In `other`, another case if there is one, padding and unused slots are filled with noise of `rng`.
     """
     with facts.undone(case.host, facts.sure):
         if facts.sure and is_mended(case.distances()):
@@ -65,13 +63,11 @@ def find_lowering_causes(
 
 
 def _port_causes(host: AlteredHost, when: str) -> Iterator[Cause]:
-    """Yield the usual faults of the inputs of methods, each with the change that undoes it."""
     for method in host.contract.methods:
         for port in method.inputs if method.when == when else ():
-            for find in TABLE.get(port.kind, ()):
-                for text, change in find(host, port):
-                    name = f"'{port.name}' of {method.name}"
-                    yield Cause("positions", text.format(name=name), undo=partial(host.alter_input, port, change))
+            for text, change in UNDOING[port.kind](host, port) if port.kind in UNDOING else ():
+                text = text.format(name=f"'{port.name}' of {method.name}")
+                yield Cause("positions", text, undo=partial(host.alter_input, port, change))
 
 
 Changes = Iterator[tuple[str, Changing]]
@@ -112,12 +108,9 @@ def _undo_masks(host: AlteredHost, port: Port) -> Changes:
         yield text, lambda _, mask, step=step: np.roll(mask, step, -1)  # type: ignore[misc]
 
 
-TABLE: dict[str, tuple[Callable[[AlteredHost, Port], Changes], ...]] = {
-    "embedding": (_undo_scales,),
-    "rows": (_undo_positions,),
-    "slots_mask": (_undo_masks,),
-    "source_mask": (_undo_masks,),
-}
+UNDOING: dict[str, Callable[[AlteredHost, Port], Changes]] = {
+    "embedding": _undo_scales, "rows": _undo_positions, "slots_mask": _undo_masks, "source_mask": _undo_masks,
+}  # fmt: skip
 
 
 def _file_causes(case: LoweringCase, facts: Facts) -> Iterator[Cause]:
@@ -150,35 +143,31 @@ def _where_it_begins(case: LoweringCase, facts: Facts) -> str:
     assert isinstance(case.host.run, IsolatedMethods)
     run, originals, models = case.host.run, case.reference.originals, {**facts.models, **case.host.run.models}
     once = next((name for name in models if name != "step"), None)
+
+    def begins_in(export: Export, method: str, *, is_padded: bool) -> str:
+        file = models[method].name
+        node = first_node([export], models[method], run.fed[method], case.differ, is_padded=is_padded)
+        return f"it begins at '{node}' of {file}" if node else f"it is in {file}, or in what that is fed"
+
     if not is_mended(case.once()) and once is not None and originals.encoder is not None:
         export = originals.encoder, case.reference.fed_once(case.source, case.own), ""
-        return _node_text(
-            first_node([export], models[once], run.fed[once], case.differ, is_padded=True), models[once].name
-        )
+        return begins_in(export, once, is_padded=True)
     begin = ""
     for number, token in enumerate(case.tokens if originals.step is not None else ()):
         assert originals.step is not None
         export = originals.step, case.reference.feed_token(token), ""
         logits = case.host.step(token)
         if case.differ(logits, case.reference.step(token)):
-            node = first_node([export], models["step"], run.fed["step"], case.differ, is_padded=False)
-            begin = _node_text(node, models["step"].name)
+            begin = begins_in(export, "step", is_padded=False)
             if number or originals.encoder is None:  # a decoder of later steps has no past of the source before
                 return begin
     return begin or "the greedy tokens alone differ"
 
 
-def _node_text(node: str, file: str) -> str:
-    return f"it begins at '{node}' of {file}" if node else f"it is in {file}, or in what that is fed"
-
-
 CHUNK = 4096  # ids of a run
 ROLES: Mapping[str, tuple[Role, ...]] = {
-    "source": ("tokens", "encoder tokens"),
-    "token": ("tokens",),
-    "type": ("token types",),
-    "position": ("positions",),
-}
+    "source": ("tokens", "encoder tokens"), "token": ("tokens",), "type": ("token types",), "position": ("positions",),
+}  # fmt: skip
 AFTER = ("Cast", "DequantizeLinear", "Identity")  # what a lookup's rows may go through before they are an input
 LEAST_HIDING = -1e4  # what is added to scores that do not count is at most this, in any export
 MOST = 1 << 24  # elements of all candidates for a row
@@ -190,8 +179,6 @@ class ComparedTable:
     """A table of the host beside the rows of the export.
 
     Attributes:
-        name: Its name.
-        table: What it is.
         right: The rows that it should have.
         wrong: Which rows differ.
         source: The tensor of the export that has the right ones.
@@ -256,11 +243,7 @@ def compared_tables(
 def _looked_up(model: Model, table: np.ndarray, roles: Sequence[Role], *, is_whole: bool) -> ComparedTable | None:
     """Compare a table with the export's lookups by ids of some roles; None where these give no such rows.
 
-    Args:
-        model: The export.
-        table: The table.
-        roles: Those of the ids.
-        is_whole: Whether it needs a row for each id that the export takes: only positions may end before.
+    With `is_whole` it needs a row for each id that the export takes: only positions may end before.
     """
     comparisons: list[ComparedTable] = []
     for ids in model.roles.all(*roles):
@@ -296,15 +279,11 @@ def _of_ids(model: Model, value: Value, ids: Value, table: np.ndarray, count: in
 
 
 def _differing_rows(right: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """Return which rows differ, in any byte."""
-    right_bytes, table_bytes = (
-        np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8) for array in (right, table)
-    )
-    return np.asarray((right_bytes != table_bytes).any(axis=1))
+    mine, theirs = (np.ascontiguousarray(each).reshape(len(each), -1).view(np.uint8) for each in (right, table))
+    return np.asarray((mine != theirs).any(axis=1))
 
 
 def _by_number(model: Model, contract: Contract, port: Port, table: np.ndarray) -> ComparedTable | None:
-    """Compare the rows of positions, or of valid lengths, with tensors of the export."""
     if port.by in ("largest_id", "first_token", "valid_length") and table[0].size == len(table):
         right = np.eye(len(table), dtype=table.dtype).reshape(table.shape)
         wrong = _differing_rows(right, table)
@@ -326,9 +305,8 @@ def _by_number(model: Model, contract: Contract, port: Port, table: np.ndarray) 
         """Return how many rows are in their places, and how many of the right ones are anywhere."""
         return int((~compared.wrong).sum()), len(rows & {row.tobytes() for row in compared.right})
 
-    candidates = (
-        _best_match(table, [run.get(name) for run in runs], contract, port, name) for name in (runs or ({},))[0]
-    )
+    names = (runs or ({},))[0]
+    candidates = (_best_match(table, [run.get(name) for run in runs], contract, port, name) for name in names)
     best = max((each for each in candidates if each is not None), key=known_rows, default=None)
     return best if best is not None and 2 * max(known_rows(best)) >= len(best.wrong) else None
 
@@ -383,22 +361,16 @@ def _tensor_runs(
 ) -> list[dict[str, np.ndarray]]:
     """Return the tensors that depend on no data, for each number of positions; nothing where they do not run.
 
-    Args:
-        model: The export.
-        numbers: The numbers.
-        sizes: The sizes for each.
-        fits: Whether a tensor for the first of them may be compared: no other one is computed again.
+    What does not fit for the first of them is not computed again.
     """
     known, maker = _without_data(model), InputGenerator(model)
 
     def feeds(counts: range) -> Iterator[dict[str, np.ndarray]]:
         return (_unpadded_inputs(maker, sizes(count)) for count in counts)
 
-    def scope_outputs(
-        values: Sequence[Value], runs: Iterable[Mapping[str, np.ndarray]]
-    ) -> Iterator[dict[str, np.ndarray]]:
+    def scope_outputs(values: Sequence[Value], runs: Iterable[Arrays]) -> Iterator[dict[str, np.ndarray]]:
         return run_part(
-            model, values, lambda inputs: ({value.name: feed[value.name] for value in inputs} for feed in runs)
+            model, values, lambda inputs: ({each.name: feed[each.name] for each in inputs} for feed in runs)
         )
 
     parts = []
@@ -431,26 +403,24 @@ def _unpadded_inputs(maker: InputGenerator, sizes: Sizes) -> dict[str, np.ndarra
 def _without_data(model: Model) -> set[Value]:
     """Return the computed tensors that follow from sizes, masks and positions, and from nothing else."""
     kinds: dict[Value, int] = {}  # 0: constant, 1: follows from these, 2: from data
-    for scope in all_scopes(model.scopes):
-        for node in scope.nodes:
-            read = [_data_kind(value, kinds, model) for value in node.inputs if value is not None]
-            kind = max(read, default=0)
-            if node.bodies:
-                kind = 2
-            elif node.is_op("Shape", "Size"):
-                kind = min(kind, 1)
-            kinds.update((value, kind) for value in node.outputs if value is not None)
+
+    def kind_of(value: Value) -> int:
+        if value.producer is not None:
+            return kinds.get(value, 2)
+        if value.tensor is not None or value.sparse is not None:
+            return 0
+        declared = declared_type(value)
+        is_data = declared is None or declared.is_float or model.roles.of(value) in ("tokens", "encoder tokens")
+        return 2 if is_data else 1
+
+    for node in all_nodes(model.scopes):
+        kind = max((kind_of(value) for value in node.inputs if value is not None), default=0)
+        if node.bodies:
+            kind = 2
+        elif node.is_op("Shape", "Size"):
+            kind = min(kind, 1)
+        kinds.update((value, kind) for value in node.outputs if value is not None)
     return {value for value, kind in kinds.items() if kind == 1}
-
-
-def _data_kind(value: Value, kinds: Mapping[Value, int], model: Model) -> int:
-    if value.producer is not None:
-        return kinds.get(value, 2)
-    if value.tensor is not None or value.sparse is not None:
-        return 0
-    declared = declared_type(value)
-    is_data = declared is None or declared.is_float or model.roles.of(value) in ("tokens", "encoder tokens")
-    return 2 if is_data else 1
 
 
 Mendable = ComparedTable | WrongWeight | WrongAttribute
@@ -463,7 +433,6 @@ class Facts:
     Attributes:
         sure: What is surely another than that of the export.
         suspects: What may be, and is named only where undoing it mends the difference.
-        tables: The tables, by name.
         models: The lowered models, by method.
         proofs: The tables that are right as far as they were compared.
     """
@@ -491,9 +460,8 @@ def facts_of(originals: Originals, folder: Path, contract: Contract, host: Alter
     tables = list(compared_tables(originals, contract, host.tables))
     differences: list[Mendable] = [table for table in tables if table.wrong.any()]
     differences += find_wrong_parts(originals.models, models.values())
-    sure = tuple(fact for fact in differences if fact.is_sure)
+    sure, suspects = (tuple(fact for fact in differences if fact.is_sure == is_sure) for is_sure in (True, False))
     proofs: dict[str, TableProof] = {}  # of a table that several methods read, the one that says the least
     for proof in (table.proof for table in tables):
         proofs[proof.name] = min(proofs.get(proof.name, proof), proof, key=lambda each: each.compared)
-    suspects = tuple(fact for fact in differences if not fact.is_sure)
     return Facts(sure, suspects, host.tables, models, tuple(proofs.values()))

@@ -97,10 +97,8 @@ class _Proof:
         everything = range(self.vocabulary)
         self.plain = np.array([token for token in everything if token not in pads] or everything)
         masks = {value.name for model in originals.models for value in model.roles.polarities}
-        self.user = {
-            port.name: port for method in self.contract.methods for port in method.inputs if port.kind == "user"
-        }
-
+        ports = (port for method in self.contract.methods for port in method.inputs)
+        self.user = {port.name: port for port in ports if port.kind == "user"}
         self.has_user_masks = not masks.isdisjoint(self.user)
         others = {value.name for model in originals.models for value in model.roles.all("other")}
         self.integers = [name for name, port in self.user.items() if name in others and "int" in port.dtype]
@@ -154,19 +152,10 @@ class _Proof:
         tables = facts.proofs if same_weights and self.provider.is_cpu and not (failed or findings) else ()
         if fault := placement_fault(self.methods.placed, self.provider):
             findings.append(fault)
-        elif self.methods.placed:
-            notes.append(
-                f"Nodes of the lowered models, as onnxruntime placed them: {placed_text(self.methods.placed)}."
-            )
-        return LoweringProof(
-            self.tolerance,
-            tuple(runs),
-            tuple(findings),
-            tuple(notes),
-            caveats=tuple(caveats),
-            tables=tables,
-            provider=str(self.provider),
-        )
+        elif placed := self.methods.placed:
+            notes.append(f"Nodes of the lowered models, as onnxruntime placed them: {placed_text(placed)}.")
+        told = tuple(findings), tuple(notes), tuple(caveats)
+        return LoweringProof(self.tolerance, tuple(runs), *told, tables=tables, provider=str(self.provider))
 
     def _caveats(self) -> Iterator[str]:
         """Yield a sentence for each mask of the originals that nobody gives any more, and where padding matters."""
@@ -213,8 +202,8 @@ class _Proof:
             size = count_things(source, "token(s)")
             yield f"Every source had {size}, which leaves no padding: it was not tested for leaks."
         elif self.reference.nearest_source(1) != 1:
-            compared_lengths = ", ".join(map(str, lengths))
-            yield f"The original does not run at every length up to {source}: it was compared at {compared_lengths}."
+            compared = ", ".join(map(str, lengths))
+            yield f"The original does not run at every length up to {source}: it was compared at {compared}."
 
     def _source(self, length: int) -> list[int]:
         return self._draw_ids(length if self.contract.takes_text else 0)
@@ -261,15 +250,13 @@ class _Proof:
                     raise
 
     def _run_special(self, token: int, length: int) -> SourceRun:
-        """Run sources and prompts with a token at several places."""
         steps = min(SPECIAL, self._steps)
         length = length if self.contract.takes_text else 0
-        summary = SourceRun(length, token=token)
+        summary, usual = SourceRun(length, token=token), next((t for t in self.plain.tolist() if t != token), token)
         for where in token_places(length or steps):
-            usual_token = next((plain for plain in self.plain.tolist() if plain != token), token)
-            source = place_token(token, self._draw_ids(length), where, usual_token)
+            source = place_token(token, self._draw_ids(length), where, usual)
             later = where if not length else [min(place, steps - 1) for place in where]
-            tokens = place_token(token, self._draw_ids(steps), later, usual_token)
+            tokens = place_token(token, self._draw_ids(steps), later, usual)
             run = self._compare_case(self._make_case(source, tokens, self._user_inputs()))
             places = f"place{'s' * (len(where) > 1)} {' and '.join(str(place + 1) for place in where)}"
             failure = f"at {places if where else 'no place'} of {length or steps}: {run.failure}" if run.failure else ""
@@ -297,31 +284,24 @@ class _Proof:
         return replace(run, greedy=greedy, tokens=len(set(chosen)), others=others, failure=run.failure or differs)
 
     def _compare_case(self, case: LoweringCase) -> SourceRun:
-        """Run a source and the tokens of steps through both."""
-        run = self._run_both(case)
-        if run.failure and self.failing is None:
-            self.failing, self.failing_length = case, self.host.sound or 0
-        return run
-
-    def _run_both(self, case: LoweringCase) -> SourceRun:
         outputs, once = case.start()
         missing = [f"'{name}' is not given" for name in once if name not in outputs]
         valid = {name: outputs[name][tuple(map(slice, once[name].shape))] for name in once if name in outputs}
-        encoder = self._follow_steps(
-            [Step("valid positions", once, lambda: valid)], "'{0.output}' differs by {1:.1e} at {2}"
-        )
+        steps = [Step("valid positions", once, lambda: valid)]
+        encoder = self._follow_steps(steps, "'{0.output}' differs by {1:.1e} at {2}")
         logits = self._compare_forced(case.tokens) if self._steps else Agreement()
-        return SourceRun(
+        failures = [*missing, encoder.failure, logits.failure, "" if valid or self._steps else NOTHING]
+        run = SourceRun(
             length=self.host.sound or len(case.source),
             encoder=encoder.worst if valid else None,
             steps=logits.steps,
             logits=logits.worst if self._steps else None,
-            failure=next(iter(missing), "")
-            or encoder.failure
-            or logits.failure
-            or ("" if valid or self._steps else NOTHING),
+            failure=next(filter(None, failures), ""),
             is_sound=self.host.sound is not None,
         )
+        if run.failure and self.failing is None:
+            self.failing, self.failing_length = case, self.host.sound or 0
+        return run
 
     def _make_case(self, source: list[int], tokens: list[int], user: Mapping[str, np.ndarray]) -> LoweringCase:
         return LoweringCase(self.host, self.reference, source, tokens, user, self.allowance)

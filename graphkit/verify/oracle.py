@@ -10,6 +10,7 @@ would prove itself. A test keeps it so.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from functools import cached_property
 
 import numpy as np
@@ -22,9 +23,9 @@ from graphkit.graph.cache_entries import Slot
 from graphkit.graph.declared_types import TensorType, declared_type, hinted_type
 from graphkit.graph.names import join_words, names_in
 from graphkit.graph.roles import declared_rank, dim_at
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import Node, Value, unwrap_value
 from graphkit.model import Model
-from graphkit.runtime.session import IsolatedSession
+from graphkit.runtime.session import IsolatedSession, as_read
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.verify.decoding import Decoder
 from graphkit.verify.probe_inputs import KEEPING, InputProbe, fixed_length, nearest_length
@@ -52,12 +53,7 @@ class Oracle:
     """
 
     def __init__(
-        self,
-        originals: Originals,
-        *,
-        optimize: bool = False,
-        prepack: bool = True,
-        can_choose: bool = False,
+        self, originals: Originals, *, optimize: bool = False, prepack: bool = True, can_choose: bool = False
     ) -> None:
         self._optimize, self._prepack, self._is_changed = optimize, prepack, originals.is_changed
         self._encoder = originals.encoder
@@ -65,8 +61,7 @@ class Oracle:
         chosen = None if originals.first is None or not can_choose else with_logits_choice(originals.first)
         self._can_choose = chosen is not None
         self._decoder: Decoder | None = None
-        if originals.first is not None and originals.step is not None:
-            first, step = originals.first, originals.step
+        if (first := originals.first) is not None and (step := originals.step) is not None:
             opened = self._open_session(first, chosen)
             self._decoder = Decoder(first, step, opened, opened if first is step else self._open_session(step))
         self._head = None if originals.head is None else self._open_session(originals.head)
@@ -82,7 +77,7 @@ class Oracle:
             self.encoder_inputs = InputProbe(self._encoder, self._session.run)
 
     def _open_session(self, model: Model, chosen: Model | None = None) -> IsolatedSession:
-        source = chosen or (model if model.path is None or model.is_edited or self._is_changed else model.path)
+        source = chosen or (model if self._is_changed else as_read(model))
         return IsolatedSession(source, optimize=self._optimize, prepack=self._prepack)
 
     def encode(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
@@ -133,21 +128,24 @@ class Oracle:
         feed = {**self.first_feed(tokens, mask), **self._logits_choice(tokens, last)}
         self.outputs, self.cache = self._decoder.start(feed)
         self._states = self._states_after_first()
-        if self._head is not None:
+        if self._head is None:
+            logits = _logits_array(model, self.outputs)
+        else:
             hidden = next(self.outputs[value.name] for value, role in model.roles.outputs.items() if role != "present")
             (logits,) = self._head.run({self._head.inputs[0]: hidden}).values()
-            return logits[:, -(last or tokens.shape[1]) :]
-        return _logits_array(model, self.outputs)[:, -(last or tokens.shape[1]) :]
+        return logits[:, -(last or tokens.shape[1]) :]
 
     def _states_after_first(self) -> Arrays:
         """Return the recurrent state of later steps: what the first step gives under the name of it or of its next."""
         assert self._decoder is not None
         given = {name.removeprefix("output."): array for name, array in self.outputs.items()}
-        names = {entry.past.name: (entry.next.name, entry.past.name) for entry in self._decoder.later.roles.states}
-        plain = {
-            past: [name.removeprefix("input.").removeprefix("output.") for name in both] for past, both in names.items()
-        }
-        return {past: given[name] for past, both in plain.items() for name in both if name in given}
+        found: Arrays = {}
+        for entry in self._decoder.later.roles.states:
+            for name in (entry.next.name, entry.past.name):
+                plain = name.removeprefix("input.").removeprefix("output.")
+                if plain in given:
+                    found[entry.past.name] = given[plain]
+        return found
 
     def _logits_choice(self, tokens: np.ndarray, last: int | None = None) -> Arrays:
         """Return what says for how many of the last tokens the first decoder gives logits, where it can choose."""
@@ -173,7 +171,7 @@ class Oracle:
         return _logits_array(model, self.outputs)
 
     def encoder_feed(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
-        """Return the encoder's feed; it does not run."""
+        """Return what the encoder would be fed."""
         return {} if self.encoder_inputs is None else _encoder_feed(self.encoder_inputs, inputs)
 
     def first_feed(self, tokens: np.ndarray, mask: np.ndarray) -> Arrays:
@@ -198,24 +196,23 @@ class Oracle:
     def reorder(self, rows: Sequence[int]) -> None:
         """Let each row be a copy of another."""
         assert self._decoder is not None
-        chosen = np.asarray(rows)
-        model = self._decoder.later
-        batch: dict[Slot, int] = {}
-        for value, entry in model.roles.pasts.items():
+        chosen, roles = np.asarray(rows), self._decoder.later.roles
+
+        def batch_axis(value: Value) -> int | None:
             axes = range(declared_rank(value) or 0)
-            batch[entry.slot] = next((axis for axis in axes if model.roles.axis(value, axis) == "batch"), 0)
+            return next((axis for axis in axes if roles.axis(value, axis) == "batch"), None)
+
+        batch = {entry.slot: batch_axis(value) or 0 for value, entry in roles.pasts.items()}
         self.cache = {slot: np.take(array, chosen, batch.get(slot, 0)) for slot, array in self.cache.items()}
-        for state in model.roles.states:
-            name, axes = state.past.name, range(declared_rank(state.past) or 0)
-            rows_at = [axis for axis in axes if model.roles.axis(state.past, axis) == "batch"]
-            if rows_at and name in self._states:
-                self._states[name] = np.take(self._states[name], chosen, rows_at[0])
+        for state in roles.states:
+            name, axis = state.past.name, batch_axis(state.past)
+            if axis is not None and name in self._states:
+                self._states[name] = np.take(self._states[name], chosen, axis)
         self._given = {role: array[chosen] for role, array in self._given.items()}
         self._mask = self._mask[chosen]
         self._placed = None if self._placed is None else self._placed[..., chosen, :]
 
     def _decoder_feed(self, model: Model, tokens: np.ndarray) -> Arrays:
-        """Return a decoder's feed without its KV cache."""
         feed, count = {}, tokens.shape[1]
         states = self._states or _no_state(model, len(tokens))
         known = {
@@ -240,11 +237,10 @@ class Oracle:
             if role == "positions" and declared.rank == 1:
                 array = np.arange(self._mask.shape[1] - count, self._mask.shape[1])
             if role == "positions" and declared.rank == 3 and array.ndim == 2:
-                array = np.broadcast_to(array, (_size_at(value, 0), *array.shape))
-            if role == "mask" and value.name in self._inputs and declared.rank == 4:
-                array = self._inputs[value.name]
-            elif role == "mask" and declared.rank == 4:
-                array = self._slot_mask(model, value, count)
+                first = dim_at(value, 0)
+                array = np.broadcast_to(array, (first if isinstance(first, int) else 1, *array.shape))
+            if role == "mask" and declared.rank == 4:
+                array = self._inputs[value.name] if value.name in self._inputs else self._slot_mask(model, value, count)
             elif role == "mask":
                 array = np.where(array, *self._mask_elements)
             feed[value.name] = array.astype(declared.numpy_dtype)
@@ -284,7 +280,7 @@ def assumed_inputs(step: Model | None) -> Iterator[str]:
 
 
 def _encoder_feed(known: InputProbe, inputs: Mapping[str, np.ndarray]) -> Arrays:
-    """Return the encoder's feed: the given inputs, and those that a tokenizer or feature extractor adds."""
+    """Return the given inputs, and those that a tokenizer or feature extractor adds."""
     feed: Arrays = {}
     model = known.model
     tokens = next((inputs[value.name] for value in model.roles.all("tokens") if value.name in inputs), None)
@@ -323,13 +319,10 @@ def _input_sizes(
 
 
 def _no_state(model: Model, rows: int) -> Arrays:
-    """Return recurrent state at its start: zeros."""
     return {entry.past.name: _zero_input(model, entry.past, lambda _: rows) for entry in model.roles.states}
 
 
 def _empty_past(model: Model, rows: int) -> Arrays:
-    """Return a past of no positions, by input."""
-
     def empty(value: Value, grows: int | None) -> np.ndarray:
         zeros = _zero_input(model, value, lambda axis: rows if model.roles.axis(value, axis) == "batch" else 1)
         return zeros if grows is None else zeros.take(np.arange(0), grows)
@@ -338,25 +331,14 @@ def _empty_past(model: Model, rows: int) -> Arrays:
 
 
 def _zero_input(model: Model, value: Value, size: Callable[[int], int]) -> np.ndarray:
-    """Return zeros for an input; `size` gives the dims of axes that are symbols.
-
-    Raises:
-        ModelError: Its shape is not declared.
-    """
+    """Return zeros for an input; `size` gives the dims of axes that are symbols."""
     declared = hinted_type(value)
     if declared is None or declared.dims is None:
         raise ModelError(f"the shape of its input '{value.name}' is not declared", file=model.label)
     forced = {} if all(isinstance(dim, int) for dim in declared.dims) else forced_sizes(model, {})
-    dims = [
-        dim if isinstance(dim, int) else max(int(forced.get(str(dim), 1)), size(axis))
-        for axis, dim in enumerate(declared.dims)
-    ]
+    axes = enumerate(declared.dims)
+    dims = [dim if isinstance(dim, int) else max(int(forced.get(str(dim), 1)), size(axis)) for axis, dim in axes]
     return np.zeros(dims, declared.numpy_dtype)
-
-
-def _size_at(value: Value, axis: int) -> int:
-    size = dim_at(value, axis)
-    return size if isinstance(size, int) else 1
 
 
 def _logits_array(model: Model, outputs: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -384,19 +366,17 @@ def with_logits_choice(model: Model) -> Model | None:
         return None
     if any(name.startswith(NAME) for name in names_in(model.scopes)):
         return None
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = deepcopy(model.proto)
     graph, head = proto.graph, _head_nodes(logits)
     for name, number in (("to", TO_THE_END), ("axis", TOKENS)):
         graph.initializer.append(numpy_helper.from_array(np.array([number], np.int64), f"{NAME}_{name}"))
     graph.input.append(helper.make_tensor_value_info(LAST, onnx.TensorProto.INT64, [1]))
     ends = [LAST, f"{NAME}_to", f"{NAME}_axis"]
     if head:
-        product = graph.node[head[-1].index]
-        graph.node.insert(
-            head[-1].index, helper.make_node("Slice", [product.input[0], *ends], [f"{NAME}_hidden"], NAME)
-        )
-        product.input[0] = f"{NAME}_hidden"
+        place = head[-1].index
+        product, hidden = graph.node[place], f"{NAME}_hidden"
+        graph.node.insert(place, helper.make_node("Slice", [product.input[0], *ends], [hidden], NAME))
+        product.input[0] = hidden
     else:
         outputs = graph.node[logits.producer.index].output
         outputs[list(outputs).index(logits.name)] = f"{NAME}_all"
@@ -415,36 +395,22 @@ def _head_nodes(logits: Value) -> list[Node]:
     value: Value | None = logits
     while value is not None and value.producer is not None and len(value.producer.outputs) == 1:
         node = value.producer
-        others = [read for read in node.inputs[1:] if read is not None]
         if value is not logits and (len(value.consumers) != 1 or value.name in outputs):
             return []
         nodes.append(node)
         if node.is_op("MatMul"):
-            return nodes if _is_matrix(node.input(1)) else []
-        if not node.is_op(*ALONE) and not (node.is_op(*BESIDE) and all(map(_is_alike, others))):
+            matrix = unwrap_value(read, ("Transpose",)).constant if (read := node.input(1)) is not None else None
+            return nodes if matrix is not None and len(matrix.dims) == 2 else []
+        others = [read.constant for read in node.inputs[1:] if read is not None]
+        is_same_everywhere = all(t is not None and len(t.dims) <= 3 and set(t.dims[:-1]) <= {1} for t in others)
+        if not node.is_op(*ALONE) and not (node.is_op(*BESIDE) and is_same_everywhere):
             return []
         value = node.input(0)
     return []
 
 
-def _is_matrix(value: Value | None) -> bool:
-    """Whether a value is a constant of two dims, transposed or not."""
-    if value is not None and value.producer is not None and value.producer.is_op("Transpose"):
-        value = value.producer.input(0)
-    return value is not None and value.constant is not None and len(value.constant.dims) == 2
-
-
-def _is_alike(value: Value) -> bool:
-    """Whether a value is a constant that broadcasts over tokens."""
-    dims = None if value.constant is None else list(value.constant.dims)
-    return dims is not None and all(dim == 1 for dim in dims[:-1]) and len(dims) <= 3
-
-
 class OneSequence:
     """The oracle for one sequence.
-
-    Args:
-        originals: The models.
 
     Attributes:
         valid: How many samples or frames of a sound are valid; None for all that it gets.
@@ -503,31 +469,20 @@ class OneSequence:
     ) -> dict[str, np.ndarray]:
         encoder = self.originals.encoder
         tokens = () if encoder is None else encoder.roles.all("tokens", "encoder tokens")
-        if self.fixed is not None and 0 < len(source) < self.fixed:
-            return self._padded_inputs(source, user)
-        if len(source):
-            user = {name: self._beside(source, name, array) for name, array in user.items()}
-        return {**{value.name: np.array([source]) for value in tokens}, **self._shorten_inputs(user, is_cut=is_cut)}
-
-    def _padded_inputs(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the inputs for a text that is padded to the length that an encoder takes, with its mask."""
-        assert self.originals.encoder is not None
-        assert self.fixed is not None
-        roles, padded = self.originals.encoder.roles, [*source, *[self.pad] * (self.fixed - len(source))]
-        inputs = {**user, **{value.name: np.array([padded]) for value in roles.all("tokens", "encoder tokens")}}
-        for mask in roles.all("mask"):
-            if mask.name not in user and self._oracle.encoder_inputs is not None:
-                elements = self._oracle.encoder_inputs.elements(mask)
-                inputs[mask.name] = np.where(np.arange(self.fixed) < len(source), *elements)[None]
-        return inputs
-
-    def _beside(self, source: Sequence[int], name: str, array: np.ndarray) -> np.ndarray:
-        """Return an input of the user cut to the length of the source along the axes on which it follows that."""
-        probe = self._oracle.encoder_inputs
-        for axis in range(1, array.ndim):
-            if probe is not None and array.shape[axis] > len(source) and (name, axis) in probe.following_inputs:
-                array = np.take(array, range(len(source)), axis)
-        return array
+        probe, count = self._oracle.encoder_inputs, len(source)
+        if encoder is not None and self.fixed is not None and 0 < count < self.fixed:  # padded, with a mask
+            padded = np.array([[*source, *[self.pad] * (self.fixed - count)]])
+            inputs = {**user, **{value.name: padded for value in tokens}}
+            for mask in encoder.roles.all("mask"):
+                if mask.name not in user and probe is not None:
+                    inputs[mask.name] = np.where(np.arange(self.fixed) < count, *probe.elements(mask))[None]
+            return inputs
+        known = dict(user)
+        for name, array in user.items() if count else ():
+            for axis in range(1, array.ndim):
+                if probe is not None and array.shape[axis] > count and (name, axis) in probe.following_inputs:
+                    known[name] = np.take(known[name], range(count), axis)
+        return {**{value.name: np.array([source]) for value in tokens}, **self._shorten_inputs(known, is_cut=is_cut)}
 
     def feed_token(self, token: int) -> dict[str, np.ndarray]:
         """Return the decoder's feed for one token, its KV cache included; it does not run."""

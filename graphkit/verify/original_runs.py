@@ -65,12 +65,7 @@ class LevelRuns:
 
 
 def run_original(
-    session: Runner,
-    feeder: Feeder,
-    count: int,
-    *,
-    has_edges: bool = True,
-    differing: Sequence[tuple[Expr, Expr]] = (),
+    session: Runner, feeder: Feeder, count: int, *, has_edges: bool = True, differing: Sequence[tuple[Expr, Expr]] = ()
 ) -> RunRecord:
     """Run a model at so many assignments, if there are as many, with each combination of flags, and at edges.
 
@@ -143,9 +138,8 @@ def run_with(
                 record.unlike.append(Run(unlike, flags, 0, expected))
     if legal.variables and len(successes) < min(count, ENOUGH):
         where = "".join(f" with {name}={str(flag).lower()}" for name, flag in flags.items())
-        few = {0: "No sizes were", 1: "Only one set of sizes was"}.get(
-            len(successes), f"Only {len(successes)} sets of sizes were"
-        )
+        known = {0: "No sizes were", 1: "Only one set of sizes was"}
+        few = known.get(len(successes), f"Only {len(successes)} sets of sizes were")
         record.notes.append(f"{few} found at which it runs{where}.")
 
 
@@ -181,10 +175,9 @@ def _run_edges(
                 record.runs.append(Run(dims, flags, seed, expected, draw, elements=elements))
                 if not draw.only:
                     break
-            has_run = len(record.runs) > runs or reason.endswith("no numbers")
-            if has_run or (
-                edge.draw.kind != "usual" and _run_outputs(session, feeder, flags, dims, seed, USUAL) is not None
-            ):
+            if len(record.runs) > runs or reason.endswith("no numbers"):
+                break
+            if edge.draw.kind != "usual" and _run_outputs(session, feeder, flags, dims, seed, USUAL) is not None:
                 break  # the sizes are legal, other ones teach nothing
         if len(record.runs) == runs and edge.what:
             record.uncovered.setdefault(edge.what, reason)
@@ -193,7 +186,6 @@ def _run_edges(
 def _run_outputs(
     session: Runner, feeder: Feeder, flags: Flags, dims: Mapping[str, int], seed: int, draw: Draw
 ) -> Mapping[str, Output] | None:
-    """Return what a model gives, None where it fails."""
     try:
         return session.run(feeder.feed(dims, flags, seed, draw))
     except (RunError, TooLargeError):
@@ -238,10 +230,8 @@ def _propose_sizes(
 ) -> Iterator[Proposal]:
     if not legal.variables:
         return iter([Proposal({}, False)] * (STATIC_RUNS if feeder.inputs else 1))
-    rows = ROWS if has_edges else (ONE, *ROWS)
-    proposals = propose_assignments(
-        legal, successes, lengths=feeder.lengths, is_first=feeder.is_first(flags), rows=rows
-    )
+    is_first, rows = feeder.is_first(flags), ROWS if has_edges else (ONE, *ROWS)
+    proposals = propose_assignments(legal, successes, lengths=feeder.lengths, is_first=is_first, rows=rows)
     return itertools.islice(proposals, MAX_ATTEMPTS)
 
 

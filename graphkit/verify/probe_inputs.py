@@ -34,12 +34,7 @@ SOURCES: tuple[Role, ...] = ("tokens", "encoder tokens", "embeddings", "audio")
 
 
 class InputProbe:
-    """Finds out about the inputs of a model by running it.
-
-    Args:
-        model: The model.
-        run: Runs it.
-    """
+    """Finds out about the inputs of a model by running it."""
 
     def __init__(self, model: Model, run: Callable[[Arrays], Arrays]) -> None:
         self.model, self.run = model, run

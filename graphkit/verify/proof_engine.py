@@ -48,9 +48,7 @@ class Outcome(Generic[C]):
     """A call, repeated by a candidate.
 
     Attributes:
-        call: The call.
         actual: The outputs of the candidate; none where it does not run.
-        differences: Those of its outputs from the oracle's.
         error: Why it does not run, None where it does.
     """
 
@@ -87,11 +85,7 @@ def repeat_calls(
 
 
 def yield_outcomes(found: Iterable[Outcome[C]]) -> Iterator[Outcome[C]]:
-    """Yield outcomes of a candidate that runs at all.
-
-    Raises:
-        RunError: At each call it ends the process.
-    """
+    """Yield outcomes of a candidate that runs at all. Raises RunError where each call ends the process."""
     fatal, runs = list[RunError](), False
     for outcome in found:
         error = outcome.error
@@ -136,17 +130,14 @@ class Agreement:
     error: GraphkitError | None = None
 
 
+# How far an output of the candidate is from the oracle's, and why that is too far, "" where it is not.
 Rule = Callable[[Step, Difference, Output], tuple[float, str]]
 
 
 def follow_steps(steps: Iterable[Step], rule: Rule, *, to_the_end: bool = False, any_width: bool = True) -> Agreement:
-    """Let a candidate repeat a sequence up to the first failure.
+    """Let a candidate repeat a sequence up to the first failure, or, for the largest distance, to the end.
 
-    Args:
-        steps: The sequence; each is made when the one before has been compared.
-        rule: Returns how far an output of the candidate is from the oracle's, and why that is too far, "" where not.
-        to_the_end: Whether to go on after a failure, for the largest distance.
-        any_width: Whether floats may have another dtype of floats.
+    Each step is made when the one before has been compared. With `any_width` floats may have another dtype of floats.
     """
     worst, failure, count = 0.0, "", 0
     for count, outcome in enumerate(repeat_calls(steps, lambda step: step.run(), any_width=any_width), start=1):
@@ -182,31 +173,19 @@ def run_isolated(limits: Limits) -> Iterator[None]:
 def fatal_error(model: Model, feed: Mapping[str, np.ndarray], problem: str) -> ModelError:
     """Return the error for a model that ends its process on all inputs, with the node of the main graph that does.
 
-    Args:
-        model: The model, whose nodes are in an order in which they run.
-        feed: Some inputs.
-        problem: How it ends the process.
+    Its nodes are in an order in which they run; `problem` is how it ends the process.
     """
     runs, ends = 0, len(model.proto.graph.node)  # how many of the first nodes run, and how many end the process
     while ends - runs > 1:
         count = (runs + ends) // 2
+        is_end, proto = False, copy_proto(model)
+        del proto.graph.node[count:], proto.graph.output[:]
+        proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in proto.graph.node[-1].output if name)
         try:
-            with IsolatedSession(_first_nodes(model, count), prepack=False) as session:
+            with IsolatedSession(model.with_proto(proto), prepack=False) as session:
                 session.run(feed)
         except ModelError as error:
             is_end = isinstance(error.__cause__, DiedError)
-        else:
-            is_end = False
         runs, ends = (runs, count) if is_end else (count, ends)
     where = model.graph.nodes[ends - 1].path
     return ModelError(f"onnxruntime cannot run it: {problem}", file=model.label, node=where, hint="correct the node")
-
-
-def _first_nodes(model: Model, count: int) -> Model:
-    """Return a model of so many of the first nodes."""
-    proto = copy_proto(model)
-    graph = proto.graph
-    del graph.node[count:]
-    del graph.output[:]
-    graph.output.extend(onnx.ValueInfoProto(name=name) for name in graph.node[-1].output if name)
-    return model.with_proto(proto)

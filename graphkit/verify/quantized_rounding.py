@@ -15,6 +15,7 @@ of the original's nodes in one as in the other.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -34,7 +35,7 @@ STEPS = 2e-4  # of a quantiser: a few units in the last place of a float32 sum o
 
 def moved_copies(model: Model) -> tuple[Model, ...]:
     """Return copies with all data in front of QuantizeLinear higher, and lower; none for a model without such nodes."""
-    return tuple(copy for steps in (STEPS, -STEPS) if (copy := _move_rounding(model, steps)) is not None)
+    return tuple(moved for steps in (STEPS, -STEPS) if (moved := _move_rounding(model, steps)) is not None)
 
 
 def _move_rounding(model: Model, steps: float) -> Model | None:
@@ -54,16 +55,12 @@ def _move_rounding(model: Model, steps: float) -> Model | None:
 
 def _moved_node(node: onnx.NodeProto, steps: float, taken: set[str]) -> Iterator[onnx.NodeProto]:
     """Yield a QuantizeLinear whose data is moved by so many of its steps, behind the nodes that move it."""
-    names = list[str]()
-    for part in ("steps", "distance", "moved"):
-        names.append(free_name(f"{node.output[0]}_{part}", taken))
-        taken.add(names[-1])
-    count, distance, moved = names
+    count, distance, moved = (free_name(f"{node.output[0]}_{part}", taken) for part in ("steps", "distance", "moved"))
+    taken |= {count, distance, moved}
     yield helper.make_node("Constant", [], [count], value=numpy_helper.from_array(np.float32(steps)))
     yield helper.make_node("Mul", [node.input[1], count], [distance])
     yield helper.make_node("Add", [node.input[0], distance], [moved])
-    quantised = onnx.NodeProto()
-    quantised.CopyFrom(node)
+    quantised = copy.deepcopy(node)
     quantised.input[0] = moved
     yield quantised
 

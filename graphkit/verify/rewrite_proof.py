@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 from graphkit.analysis.cost_changes import CostChange
 from graphkit.equivalence.equivalence_summary import EquivalenceSummary
@@ -110,12 +110,8 @@ class WeightProof:
     failures: tuple[str, ...] = ()
 
     def __add__(self, other: WeightProof) -> WeightProof:
-        return WeightProof(
-            self.equal + other.equal,
-            self.bytes + other.bytes,
-            self.made + other.made,
-            (*self.failures, *other.failures),
-        )
+        failures = (*self.failures, *other.failures)
+        return WeightProof(self.equal + other.equal, self.bytes + other.bytes, self.made + other.made, failures)
 
     def blocks(self) -> Iterator[Block]:
         """Yield the blocks to show."""
@@ -277,9 +273,18 @@ class RewriteProof(Proof):
             return None, None
         return largest_measured(*(pair[0] for pair in pairs)), largest_measured(*(pair[1] for pair in pairs))
 
+    @property
+    def _tolerance_text(self) -> str:
+        return f"{self.tolerance:g}{' of the largest magnitude' * self.of_magnitude}"
+
     def covers(self, difference: Difference) -> bool:
         """Whether a difference is within the tolerance."""
         return difference.within(self.tolerance, of_magnitude=self.of_magnitude)
+
+    def plus(self, **more: Iterable[object]) -> RewriteProof:
+        """Return the proof with more in fields that hold several, such as `notes` and `failures`."""
+        longer: dict[str, Any] = {name: (*getattr(self, name), *items) for name, items in more.items()}
+        return replace(self, **longer)
 
     def heading(self) -> str:
         return f"Proof of {self.rewritten} against {self.original}"
@@ -293,9 +298,7 @@ class RewriteProof(Proof):
     def proven(self) -> str:
         """Return the proven statement, a sentence."""
         inexact = [output for output in self.outputs if output.worst]
-        measure = " of the largest magnitude" if self.of_magnitude else ""
-        within = f"up to rounding, within {self.tolerance:g}" if self.is_rounded else f"within {self.tolerance:g}"
-        equal = f"{within}{measure}" if inexact else "to the last bit"
+        equal = f"{'up to rounding, ' * self.is_rounded}within {self._tolerance_text}" if inexact else "to the last bit"
         where = f" on {self.provider}" if self.provider != "cpu" else ""
         tested = f"{count_things(len(self.outputs), 'output(s)')} equal {equal}{where}"
         scaled = largest_measured(*(output.scaled for output in inexact))
@@ -306,16 +309,14 @@ class RewriteProof(Proof):
         why = () if self.passed else self.failures or ("nothing was run",)
         yield outcome([self.proven() if self.passed else self.failure_text()], why)
         fixed = f", at {_dims_text(self.fixed)}" if self.fixed else ""
-        measure = " of the largest magnitude" if self.of_magnitude else ""
+        tolerance = f"tolerance {self._tolerance_text}."
         if self.provider != "cpu":
-            yield Prose(
-                f"The original on the CPU without graph optimizations, the rewritten model on {self.provider}{fixed}; "
-                f"tolerance {self.tolerance:g}{measure}."
-            )
+            two = f"The original on the CPU without graph optimizations, the rewritten model on {self.provider}{fixed}"
+            yield Prose(f"{two}; {tolerance}")
             if self.placed:
                 yield Prose(f"Nodes of the rewritten model, as onnxruntime placed them: {placed_text(self.placed)}.")
         elif self.outputs or not self.passed:
-            yield Prose(f"In onnxruntime without graph optimizations{fixed}; tolerance {self.tolerance:g}{measure}.")
+            yield Prose(f"In onnxruntime without graph optimizations{fixed}; {tolerance}")
         else:
             yield Prose(f"The rewritten model loads and runs at onnxruntime's default level{fixed}.")
         if self.coverage:
@@ -337,22 +338,13 @@ class RewriteProof(Proof):
             yield Prose(f"The original itself fails at {where}: {reason}{runs}")
         if len(skipped) > MAX_SKIPPED:
             yield Prose(f"So it does at {len(skipped) - MAX_SKIPPED} more.")
-        for note in self.notes:
-            yield Prose(note)
-        for failure in self.failures:
-            yield Prose(failure, "warning")
+        yield from map(Prose, self.notes)
+        yield from (Prose(failure, "warning") for failure in self.failures)
 
     def _run_table(self) -> Table:
-        rows = [
-            (
-                number,
-                str(run),
-                run.absolute,
-                run.relative,
-                "differs" if run.failure else "runs" if run.absolute is None else "equal",
-            )
-            for number, run in enumerate(self.runs, start=1)
-        ]
+        verdicts = ["differs" if run.failure else "runs" if run.absolute is None else "equal" for run in self.runs]
+        runs = enumerate(zip(self.runs, verdicts, strict=True), start=1)
+        rows = [(number, str(run), run.absolute, run.relative, verdict) for number, (run, verdict) in runs]
         return table("Run:number | Dims:code | Max abs:number | Max rel:number | Result", rows)
 
     def _output_blocks(self) -> Iterator[Block]:
@@ -378,10 +370,8 @@ def _dims_text(dims: Mapping[str, int]) -> str:
     groups: dict[int, list[str]] = {}
     for name, size in dims.items():
         groups.setdefault(size, []).append(name)
-    return ", ".join(
-        f"{names[0]}={size}" if len(names) == 1 else f"{names[0]} and {len(names) - 1} others={size}"
-        for size, names in groups.items()
-    )
+    others = ((names[0], f" and {len(names) - 1} others" if len(names) > 1 else "") for names in groups.values())
+    return ", ".join(f"{first}{more}={size}" for (first, more), size in zip(others, groups, strict=True))
 
 
 @dataclass(frozen=True)
@@ -455,8 +445,7 @@ class SplitProof(Proof):
                 yield Prose(f"{branch.rewritten}: it takes {_dims_text(branch.fixed)} only.")
             yield from (Prose(f"{branch.rewritten}: {note}") for note in branch.notes if note not in shared)
         yield from (Prose(note) for note in (*shared, self.loop.note) if note)
-        for failure in self.findings():
-            yield Prose(failure, "warning")
+        yield from (Prose(failure, "warning") for failure in self.findings())
 
     def _tables(self) -> Iterator[Table]:
         rows: list[tuple[str, int | None, int, str | None, str | None, str]] = []

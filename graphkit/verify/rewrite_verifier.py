@@ -178,11 +178,9 @@ class RewriteVerifier:
         part: Which part of the original the other model is; None for a rewrite of the whole.
 
     Attributes:
-        two: Both models, and what makes their inputs.
         fixed: Dims that the rewritten model fixes.
         unsure: Dims that depend on data, which it fixes too.
         blank: The proof before anything ran.
-        notes: What to know of the original, a sentence each.
         is_default: Whether the tolerance is that of the dtypes in the model.
         gaps: What the runs do not cover, at whatever sizes.
         unlike: Runs of the original at which dims of one name differ, which a claim need not be about.
@@ -299,8 +297,7 @@ class RewriteVerifier:
         at_zero = [*record.empty, *(record.refused if is_large else ())]
         zeros = dict.fromkeys(chain.from_iterable(run.empty for run in at_zero))
         if is_large and zeros:
-            gap = f"{join_words(list(zeros))} of 0, at which so large a model is not compared"
-            proof = replace(proof, caveats=(*proof.caveats, gap))
+            proof = proof.plus(caveats=[f"{join_words(list(zeros))} of 0, at which so large a model is not compared"])
         proof = with_zeros(proof, () if is_large else zeros, refused)
         names = record.runs[0].expected if record.runs else ()
         empty = [name for name in names if not any(element_counts(run.expected[name])[1] for run in record.runs)]
@@ -323,17 +320,13 @@ class RewriteVerifier:
         return agrees, taken
 
     def _tell_step(self, share: float, step: str) -> None:
-        """Tell a step, and the share of the proof that is done before it."""
         self.progress(with_share(share, f"proving: {step}"))
 
     def _test_runs(self, count: int, *, has_edges: bool = True, differing: Sequence[ExprPair] = ()) -> RewriteProof:
-        """Run both models at so many sizes, and at edges, and compare."""
         two, feeder = self.two, self.two.feeder
         self._tell_step(0.3, "loading the original")
-        total = count * len(feeder.flags())
-        session = Counted(
-            two.original(), "proving: the original, plain level", total, portion_of(self.progress, 0.4, 0.6)
-        )
+        total, progress = count * len(feeder.flags()), portion_of(self.progress, 0.4, 0.6)
+        session = Counted(two.original(), "proving: the original, plain level", total, progress)
         record = run_original(session, feeder, count, has_edges=has_edges, differing=differing)
         del session  # so that the two are not in memory at once
         changes = self._input_changes()
@@ -413,16 +406,15 @@ class RewriteVerifier:
         proof = with_weights(proof, weights, is_exact=not self.options.tolerance)
         if not two.provider.is_cpu:
             fault, hint = placement_fault(two.placed, two.provider), f"compare A B --provider B={two.provider}"
-            notes = () if proof.passed else (f"`graphkit {hint}` names the layer at which the two part.",)
-            failures = (*proof.failures, *([fault] if fault else []))
-            return replace(proof, placed=dict(two.placed), failures=failures, notes=(*proof.notes, *notes))
+            notes = [] if proof.passed else [f"`graphkit {hint}` names the layer at which the two part."]
+            return replace(proof.plus(failures=filter(None, [fault]), notes=notes), placed=dict(two.placed))
         proof = self._at_default(proof, at_both_levels(steady)) if proof.passed else proof
         if rounding is None or not rounding.explained:
             return proof
         if not rounding.is_half:
             tolerance = max(proof.tolerance, rounding.tolerance)
             proof = replace(proof, tolerance=tolerance, of_magnitude=True, is_rounded=True)
-        return replace(proof, caveats=(*proof.caveats, *rounding.caveats()), notes=(*proof.notes, rounding.note()))
+        return proof.plus(caveats=rounding.caveats(), notes=[rounding.note()])
 
     @cached_property
     def rounding_judge(self) -> RoundingJudge | None:
@@ -443,41 +435,35 @@ class RewriteVerifier:
     def empty_outputs(self) -> frozenset[str]:
         """The outputs that have no elements at any size, or in none of a merged decoder's later steps."""
         model = self.two.models[0]
-        empty, shapes = {value.name for value in model.roles.empty}, infer(model, self.spec)
-        for value in model.graph.outputs:
-            if any(dim.constant == 0 for dim in shapes[value].dims or ()):
-                empty.add(value.name)
-        return frozenset(empty)
+        shapes, empty = infer(model, self.spec), model.roles.empty
+        outputs = (v for v in model.graph.outputs if any(dim.constant == 0 for dim in shapes[v].dims or ()))
+        return frozenset(value.name for value in (*empty, *outputs))
 
     def _compare_plainly(self, proof: RewriteProof, runs: Sequence[Run]) -> tuple[RewriteProof, Sequence[Run]]:
         """Compare without optimizations, and return the runs that count: those that the original repeats."""
         result = self._run_rewritten(proof, runs, self.two)
         if not any(run.failure for run in result.runs):
             return result, runs
-        again = Counted(
-            self.two.original(), "proving: the original again", 2 * len(runs), portion_of(self.progress, 0.7, 0.8)
-        )
+        progress = portion_of(self.progress, 0.7, 0.8)
+        again = Counted(self.two.original(), "proving: the original again", 2 * len(runs), progress)
         unsteady = unsteady_runs(again, self.two.feeder, runs)
         if not unsteady:
             return result, runs
-        skipped = (*proof.skipped, *(SkippedRun(run.dims, run.flags, UNSTEADY) for run in unsteady))
+        proof = proof.plus(skipped=[SkippedRun(run.dims, run.flags, UNSTEADY) for run in unsteady])
         steady = [run for run in runs if run not in unsteady]
         if not steady:
-            return replace(proof, skipped=skipped, failures=("the original gives other outputs each time",)), steady
-        note = f"{len(unsteady)} runs of the original do not count."
-        return self._run_rewritten(
-            replace(proof, skipped=skipped, notes=(*proof.notes, note)), steady, self.two
-        ), steady
+            return replace(proof, failures=("the original gives other outputs each time",)), steady
+        proof = proof.plus(notes=[f"{len(unsteady)} runs of the original do not count."])
+        return self._run_rewritten(proof, steady, self.two), steady
 
     def _at_default(self, proof: RewriteProof, runs: Sequence[Run]) -> RewriteProof:
-        """Compare at onnxruntime's default level too."""
         self._tell_step(0.85, "loading the rewritten model, default level")
         tolerance = max(level_tolerance(self.two.models[0]), self.options.tolerance or 0.0)
-        sessions = self.two.at_default(len(runs), portion_of(self.progress, 0.9, 1.0))
-        outputs = self.two.outputs(runs[0])
+        progress, outputs = portion_of(self.progress, 0.9, 1.0), self.two.outputs(runs[0])
+        sessions = self.two.at_default(len(runs), progress)
         if self.rounding_judge is not None and self.rounding_judge.is_half:
             return with_level(proof, prove_level(tolerance, runs, outputs, *sessions, self.rounding_judge.explains))
-        moved = self.two.moved_originals(len(runs), portion_of(self.progress, 0.9, 1.0))
+        moved = self.two.moved_originals(len(runs), progress)
         return with_level(proof, prove_level(tolerance, runs, outputs, *sessions, moved=moved))
 
     def _run_rewritten(self, proof: RewriteProof, runs: Sequence[Run], two: TwoModels) -> RewriteProof:
@@ -486,18 +472,15 @@ class RewriteVerifier:
         except ModelError as error:
             return replace(proof, failures=(f"the rewritten model: {error.problem}",), is_unrun=is_timeout(error))
         progress = portion_of(self.progress, 0.65, 0.8)
-        counted_session = Counted(session, "proving: the rewritten model, plain level", len(runs), progress)
+        counted = Counted(session, "proving: the rewritten model, plain level", len(runs), progress)
         proven = [output.name for output in self.forms.proven] if self.two.provider.is_cpu else []
-        outputs, judge = two.outputs(runs[0]), self.rounding_judge
-        proof = compare_runs(proof, runs, counted_session, two.known, outputs, self.empty_outputs, proven, judge)
-        others = self.unlike if proof.passed and two.part is None else ()
+        what = two.known, two.outputs(runs[0]), self.empty_outputs, proven, self.rounding_judge
+        proof = compare_runs(proof, runs, counted, *what)
         blank = replace(self.blank, tolerance=proof.tolerance)
-        for run in others:
-            compared = compare_runs(blank, [run], session, two.known, outputs, self.empty_outputs, proven, judge)
-            (result,) = compared.runs
+        for run in self.unlike if proof.passed and two.part is None else ():
+            (result,) = compare_runs(blank, [run], session, *what).runs
             if result.failure:
-                gap = f"unlike sizes of dims of one name, as at {run}, where the original runs"
-                return replace(proof, caveats=(*proof.caveats, gap))
+                return proof.plus(caveats=[f"unlike sizes of dims of one name, as at {run}, where the original runs"])
         return proof
 
 
@@ -530,12 +513,11 @@ def _find_narrowing(
 def _with_interface(proof: RewriteProof, changes: Sequence[Change]) -> RewriteProof:
     failures = [change.text for change in changes if change.narrows]
     harmless = tuple(change.text for change in changes if not change.narrows)
-    caveats = (*proof.caveats, *(change.gap for change in changes if change.gap))
-    return replace(proof, interface=harmless, caveats=caveats, failures=(*proof.failures, *failures))
+    proof = proof.plus(caveats=[change.gap for change in changes if change.gap], failures=failures)
+    return replace(proof, interface=harmless)
 
 
 def _unprovable_reason(before: Model, after: Model) -> str:
-    """Return why nothing can be proven of two models, "" where it can."""
     nodes = (node for model in (before, after) for node in all_nodes(model.scopes) if node.operator in RANDOM)
     if random := next((n for n in nodes if "seed" not in n.attributes and _draws_random_numbers(n)), None):
         return f"'{random.path}' is random ({random.op_type}), so nothing can be proven"

@@ -28,7 +28,7 @@ from graphkit.graph.names import free_name, names_in
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
-from graphkit.rewrite.base import copy_proto
+from graphkit.rewrite.base import copy_proto, keep_members
 from graphkit.rewrite.new_interface import with_value_names
 from graphkit.runtime.session import IsolatedSession, RunError, Runner
 from graphkit.suggest import count_things
@@ -88,13 +88,7 @@ def in_float32(
 
 
 class _Converter:
-    """Converts graphs in place.
-
-    Args:
-        taken: Names that values have.
-        rng: Of what moves the weights, None for nothing.
-        half: The dtype to convert.
-    """
+    """Converts graphs in place; `rng` moves the weights."""
 
     def __init__(self, taken: set[str], rng: np.random.Generator | None, half: int) -> None:
         self.taken, self.rng, self.half = taken, rng, half
@@ -115,9 +109,7 @@ class _Converter:
         for info in (*graph.input, *graph.output) if wide_inputs else graph.output:
             if self._is_half(info):
                 info.type.tensor_type.elem_type = SINGLE
-        kept = [info for info in graph.value_info if not self._is_half(info)]
-        del graph.value_info[:]
-        graph.value_info.extend(kept)
+        keep_members(graph.value_info, [not self._is_half(info) for info in graph.value_info])
         for node in graph.node:
             self._convert_node(node)
         nodes = list(graph.node)
@@ -131,10 +123,9 @@ class _Converter:
             yield helper.make_node("Cast", [source], [name], to=SINGLE)
             return
         cast, factors = self._fresh(f"{name}_float32"), self._fresh(f"{name}_factors")
+        shaking = numpy_helper.from_array(self._shaking_factors(dims[-1:]))
         yield helper.make_node("Cast", [source], [cast], to=SINGLE)
-        yield helper.make_node(
-            "Constant", [], [factors], value=numpy_helper.from_array(self._shaking_factors(dims[-1:]))
-        )
+        yield helper.make_node("Constant", [], [factors], value=shaking)
         yield helper.make_node("Mul", [cast, factors], [name])
 
     def _shaking_factors(self, shape: tuple[int, ...]) -> np.ndarray:
@@ -180,10 +171,8 @@ class RoundingJudge:
     """The judge of differences above the tolerance: whether they are rounding.
 
     Attributes:
-        two: The original and its rewrite.
         is_half: Whether the original has float16 tensors, so that both are compared in float32.
         proven: The outputs that are equal in exact arithmetic, as normal forms show.
-        progress: Called with the name of each step before it starts.
         explained: What is rounding: by run and output how far the original itself is off, and the difference, both
             relative to the largest magnitude.
         excuses: Whether runs of extreme values count as explained: what overflows depends on the order of sums too.
@@ -206,19 +195,20 @@ class RoundingJudge:
             return self.excuses
         if difference.problem or not math.isfinite(difference.scaled):
             return False
-        found = self._explain_half(run, difference.output, actual, tolerance) if self.is_half else None
-        if not self.is_half:
-            name, copies = difference.output, self._outputs(run)
-            moved = [compare_output(run.expected[name], outputs[name], name) for outputs in copies if name in outputs]
+        name = difference.output
+        if self.is_half:
+            found = self._explain_half(run, name, actual, tolerance)
+        else:
+            moved = [compare_output(run.expected[name], given[name]) for given in self._outputs(run) if name in given]
             scaled = (each.scaled for each in moved if not each.problem and math.isfinite(each.scaled))
             moves = max(scaled, default=0.0)
-            limit = max if difference.output in self.proven else min  # where a choice flips, outputs move by any amount
+            limit = max if name in self.proven else min  # where a choice flips, outputs move by any amount
             within = limit(FACTORS[False] * max(moves, UNIT), FLOAT32_TOLERANCE)
             found = (moves, difference.scaled) if difference.scaled <= max(tolerance, within) else None
         if found is None:
             return False
-        known = self.explained.get((run, difference.output), (0.0, 0.0))
-        self.explained[run, difference.output] = max(known[0], found[0]), max(known[1], found[1])
+        known = self.explained.get((run, name), (0.0, 0.0))
+        self.explained[run, name] = max(known[0], found[0]), max(known[1], found[1])
         return True
 
     def _explain_half(self, run: Run, name: str, actual: Output, tolerance: float) -> tuple[float, float] | None:
@@ -314,12 +304,9 @@ def _float32_session(model: Model, names: Mapping[str, str] | None = None, shake
 
 def _rounded_anew(feed: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
-    return {
-        name: array * (1 + rng.uniform(-UNIT, UNIT, array.shape)).astype(np.float32)
-        if array.dtype == np.float32
-        else array
-        for name, array in feed.items()
-    }
+    singles = {name: array for name, array in feed.items() if array.dtype == np.float32}
+    moved = {n: a * (1 + rng.uniform(-UNIT, UNIT, a.shape)).astype(np.float32) for n, a in singles.items()}
+    return {**feed, **moved}
 
 
 def _is_finite_with(output: Output, reference: Output) -> bool:

@@ -230,7 +230,7 @@ def find_edges(
     """Yield the edges to try, after sizes at which the model ran; expressions that differ somewhere make some."""
     edges = Edges(feeder, flags, usual, differing)
     if only_differing:
-        yield from edges.of_differing()
+        yield from edges.of_sizes(edges.sizes_that_differ())
         return
     yield from edges
     if feeder.defaults.arrays and usual:
@@ -238,13 +238,9 @@ def find_edges(
 
 
 class Edges:
-    """The edges to try of a model, after sizes at which it ran.
+    """The edges to try of a model, after the usual sizes at which it ran.
 
-    Args:
-        feeder: What makes its inputs.
-        flags: The values of inputs that are one boolean.
-        usual: The sizes at which it ran.
-        differing: Expressions of both models that normal forms leave open: sizes at which they differ are edges.
+    Where expressions of both models differ that normal forms leave open, these sizes are edges.
     """
 
     def __init__(
@@ -258,25 +254,21 @@ class Edges:
         self.legal, self.is_first, self.lengths = feeder.legal(flags), feeder.is_first(flags), feeder.lengths
         self.has_past = not self.is_first and any(variable.role == "past" for variable in self.legal.variables)
         self.tried: list[dict[str, int]] = []
+        self.number = len(usual)
 
     def __iter__(self) -> Iterator[Edge]:
-        number = len(self.usual)
         if self.legal.variables:
-            for edge in self._of_sizes(
-                chain(self._sizes_that_differ(), self._large_sizes(), self._sizes_at_thresholds())
-            ):
-                number += 1
-                yield from edge
-        yield from self._edges_of_values(number)
+            yield from self.of_sizes(self.sizes_that_differ())
+            yield from self.of_sizes(chain(self._large_sizes(), self._sizes_at_thresholds()))
+        yield from self._edges_of_values(self.number)
 
-    def of_differing(self) -> Iterator[Edge]:
-        """Yield edges at which expressions differ alone."""
-        return chain.from_iterable(self._of_sizes(self._sizes_that_differ()))
-
-    def _of_sizes(self, found: Iterable[tuple[str, list[dict[str, int]]]]) -> Iterator[list[Edge]]:
-        for number, (gap, choices) in enumerate(found, start=len(self.usual) + 1):
+    def of_sizes(self, found: Iterable[tuple[str, list[dict[str, int]]]]) -> Iterator[Edge]:
+        """Yield edges of sizes, each with a draw of its own, from what is not covered without them and the choices."""
+        for gap, choices in found:
+            self.number += 1
             self.tried.extend(choices[:1])
-            yield [Edge(gap, tuple(choices), Draw.usual(number))] if choices or gap else []
+            if choices or gap:
+                yield Edge(gap, tuple(choices), Draw.usual(self.number))
 
     @property
     def budget(self) -> int:
@@ -284,8 +276,9 @@ class Edges:
         return min(max(COST, *(self.legal.cost(dims) for dims in self.usual)), MOST)
 
     def _edges_of_values(self, number: int) -> Iterator[Edge]:
-        roomy = self._first_choice([self._legal_at(ROOMY), self._legal_at(SMALL)])
-        ran = sorted(self.usual, key=lambda dims: (-self._rows(dims), self.legal.cost(dims)))
+        batches = [variable.name for variable in self.legal.variables if variable.role == "batch"]
+        roomy = next((dims for row in (ROOMY, SMALL) for dims in self._affordable_at(row)), None)
+        ran = sorted(self.usual, key=lambda dims: (-max((dims[n] for n in batches), default=1), self.legal.cost(dims)))
         choices = (*([roomy] if roomy is not None else []), *ran[:2]) or ({},)
         start = number % len(BY_ROW)
         mixed = (*BY_ROW[start:], *BY_ROW[:start])
@@ -303,11 +296,8 @@ class Edges:
             for padding in NUMBERS:
                 yield Edge("", choices, Draw(padding=padding, number=number - number % 3 + 1))
 
-    def _rows(self, dims: Mapping[str, int]) -> int:
-        """Return how large the batch is."""
-        return max((dims[variable.name] for variable in self.legal.variables if variable.role == "batch"), default=1)
-
-    def _sizes_that_differ(self) -> Iterator[tuple[str, list[dict[str, int]]]]:
+    def sizes_that_differ(self) -> Iterator[tuple[str, list[dict[str, int]]]]:
+        """Yield sizes at which expressions differ, for `of_sizes`."""
         for dims in differing_sizes(self.differing, self.legal, self.usual):
             is_cheap = self.legal.cost(dims) <= max(self.budget, TELLING) and self._cost(dims) <= MOST
             yield "sizes that could tell the models apart", [dims] if is_cheap else []
@@ -355,7 +345,6 @@ class Edges:
             yield {**base, name: size if len(known) < 2 else max(size - rest, 1)}
 
     def _affordable_sizes(self, rows: Iterable[Row], others: Sequence[int] = ()) -> list[dict[str, int]]:
-        """Return the sizes that cost little enough and were not tried."""
         affordable: list[dict[str, int]] = []
         for place, row in enumerate(rows):
             wish = wish_of(self.legal, row, 0, self.has_past)
@@ -366,23 +355,18 @@ class Edges:
         return affordable
 
     def _cost(self, dims: dict[str, int]) -> int:
-        """Return how many elements are made for a run, and computed in it."""
         shapes = self.legal.shapes(dims, is_first=self.is_first).values()
         return self.legal.cost(dims) + sum(prod(shape) for shape in shapes if shape is not None)
 
     @cached_property
     def _is_counted(self) -> bool:
-        """Whether all shapes that a run computes are known before it."""
         shapes = infer(self.feeder.models[0])
         return all(shapes[value].is_known for value in shapes if value.kind == "node" and not value.is_constant)
 
-    def _first_choice(self, choices: Iterable[dict[str, int] | None]) -> dict[str, int] | None:
-        return next((dims for dims in choices if dims is not None and self.legal.cost(dims) <= self.budget), None)
-
-    def _legal_at(self, row: Row) -> dict[str, int] | None:
-        if not self.legal.variables:
-            return {}
-        return next(iter(self.legal.near(wish_of(self.legal, row, 0, self.has_past))), None)
+    def _affordable_at(self, row: Row) -> Iterator[dict[str, int]]:
+        wish = wish_of(self.legal, row, 0, self.has_past)
+        nearest = itertools.islice(self.legal.near(wish), 1) if self.legal.variables else [dict[str, int]()]
+        return (dims for dims in nearest if self.legal.cost(dims) <= self.budget)
 
     def _legal(self, wish: Mapping[str, int]) -> list[dict[str, int]]:
         nearest = next(iter(self.legal.near(wish)), None)
@@ -433,6 +417,5 @@ def _least_sizes(
 
 
 def _differing_sizes(left: Expr, right: Expr, dims: Assignment, varied: Mapping[str, np.ndarray] = {}) -> np.ndarray:
-    """Return at which sizes two expressions differ."""
     values = Values({**{name: size_column([size]) for name, size in dims.items()}, **varied})
     return np.asarray(values.of(left) != values.of(right))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -111,12 +112,11 @@ class _Runs:
         """Return how a run at some dims fails, None where it does not."""
         key = tuple(dims.items()), tuple(flags.items())
         if key not in self.known:
+            feed, self.known[key] = self.feed(dims, flags), None
             try:
-                self.session.run(self.feed(dims, flags))
+                self.session.run(feed)
             except RunError as error:
                 self.known[key] = error
-            else:
-                self.known[key] = None
         return self.known[key]
 
     def _check_shape(self, hazard: Hazard, node: Node, flags: Mapping[str, bool]) -> Check:
@@ -135,7 +135,12 @@ class _Runs:
         Raises:
             ModelError: An input's shape or type is not known, or a tensor would be too large.
         """
-        self._check_size(dims)
+        values = Values.at(dims)
+        for value, tensor in self.shapes.table.items():
+            known = tensor.dims or () if tensor.is_known else ()
+            count = math.prod(max(int(values.of(dim)[0]), 0) for dim in known)
+            if count > MAX_ELEMENTS and value.kind != "initializer":
+                raise ModelError(f"too large to run: '{value.name}' would have {count:,} elements")
         shapes: dict[str, tuple[int, ...]] = {}
         for value in self.model.roles.inputs:
             tensor = self.shapes[value]
@@ -150,18 +155,8 @@ class _Runs:
                 arrays[value.name] = np.full(shapes[value.name], TOKEN if "tokens" in role else 0, kind)
         return self.maker.arrays(shapes, given=arrays, draw=UNPADDED)
 
-    def _check_size(self, dims: Mapping[str, int]) -> None:
-        values = Values.at(dims)
-        for value, tensor in self.shapes.table.items():
-            count = 1
-            for dim in tensor.dims or () if tensor.is_known else ():
-                count *= max(int(values.of(dim)[0]), 0)
-            if count > MAX_ELEMENTS and value.kind != "initializer":
-                raise ModelError(f"too large to run: '{value.name}' would have {count:,} elements")
-
 
 def _branch_flags(scope: Scope | None) -> dict[str, bool]:
-    """Return the inputs that make the branches around a scope run."""
     flags: dict[str, bool] = {}
     while scope is not None:
         condition = trace_condition(scope.owner) if scope.owner is not None and scope.owner.is_op("If") else None
@@ -184,9 +179,8 @@ def _judge_failure(problem: RunError | None, nodes: Sequence[Node]) -> Check:
     ends = [where[2].endswith(node.proto.name) and node.scope.path.startswith("function ") for node in nodes]
     named = zip(nodes, ends, strict=True)
     is_named = any(node.op_type == where[1] and (node.proto.name == where[2] or end) for node, end in named)
-    return Check(
-        is_named, _message_of(problem) if is_named else f"fails in {where[1]} '{where[2]}': {_message_of(problem)}"
-    )
+    place = "" if is_named else f"fails in {where[1]} '{where[2]}': "
+    return Check(is_named, f"{place}{_message_of(problem)}")
 
 
 def _one_line(problem: RunError) -> str:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from graphkit.graph.roles import Axis, dim_at
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteProofOptions, SplitProofOptions
 from graphkit.progress import portion_of, with_share
-from graphkit.runtime.session import IsolatedSession, RunError, check_files
+from graphkit.runtime.session import IsolatedSession, RunError, as_read, check_files
 from graphkit.shapes import AS_DECLARED, declarations
 from graphkit.shapes.constraints.symbol_sizes import Sizes
 from graphkit.verify.candidate_sessions import Part
@@ -82,19 +81,12 @@ def verify_split(
     for model in (merged, *pair):
         check_files(model)
     with run_isolated(options.limits):
-        branches, feeders = list[RewriteProof](), list[Feeder]()
-        for number, model in enumerate(pair):
-            share = portion_of(progress, 0.4 * number, 0.4 * (number + 1))
-            proof, feeder = _prove_branch(merged, model, options, share, is_cache=bool(number))
-            branches.append(proof)
-            feeders += [feeder] if feeder is not None else []
+        shares = portion_of(progress, 0.0, 0.4), portion_of(progress, 0.4, 0.8)
+        proven = [_prove_branch(merged, pair[at], options, shares[at], is_cache=bool(at)) for at in (0, 1)]
         progress(with_share(0.8, "proving: decoding with the pair"))
+        branches, feeders = zip(*proven, strict=True)
         loop = _prove_loop(merged, pair, feeders, [run.dims for run in branches[0].runs], options)
-    return SplitProof(options.tolerance or 0.0, tuple(branches), loop)
-
-
-def _runtime_source(model: Model) -> Path | Model:
-    return model if model.path is None or model.is_edited else model.path
+    return SplitProof(options.tolerance or 0.0, branches, loop)
 
 
 def _prove_branch(
@@ -112,7 +104,7 @@ def _prove_branch(
         tolerance=tolerance, exact=True, values={branch.condition: flag}, seed=options.seed, limits=options.limits
     )
     part = Part((), tuple(value.name for value in model.graph.outputs), branch)
-    sources = _runtime_source(merged), _runtime_source(model)
+    sources = as_read(merged), as_read(model)
     try:
         verifier = RewriteVerifier((merged, model), sources, AS_DECLARED, rewrite, progress, part)
     except UsageError as error:
@@ -123,22 +115,17 @@ def _prove_branch(
 def _prove_loop(
     merged: Model,
     pair: tuple[Model, Model],
-    feeders: Sequence[Feeder],
+    feeders: tuple[Feeder | None, Feeder | None],
     first_runs: Sequence[Mapping[str, int]],
     options: SplitProofOptions,
 ) -> LoopProof:
     """Decode with the merged decoder and with the pair on the same inputs, and compare.
 
-    Args:
-        merged: The merged decoder.
-        pair: The decoders of the first and of later steps.
-        feeders: What makes inputs for each branch and its model; one for each that fits.
-        first_runs: Sizes at which the first step runs.
-        options: How many steps, and how far logits may be.
+    A branch that does not fit its model has no feeder; `first_runs` are sizes at which the first step runs.
     """
-    if len(feeders) < len(pair) or not first_runs:
-        return LoopProof(0, 0, None, "", NO_FIT)
     first, later = feeders
+    if first is None or later is None or not first_runs:
+        return LoopProof(0, 0, None, "", NO_FIT)
     growing = [entry for entry in merged.roles.pasts.values() if not merged.roles.is_cross(entry)]
     if "past" in later.sizes.fixed_roles or any(isinstance(dim_at(each.past, each.axis), int) for each in growing):
         return LoopProof(0, 0, None, "", ONE_LENGTH)
@@ -150,7 +137,7 @@ def _prove_loop(
         return Sizes(fixed_size("batch", BATCH), prompt, 0, fixed_size("encoder", ENCODER))
 
     corrected = declarations(merged)  # onnxruntime plans its memory by symbols that are equal
-    source = corrected.model if corrected.notes else _runtime_source(merged)
+    source = corrected.model if corrected.notes else as_read(merged)
     merged, pair = corrected.model, (declarations(pair[0]).model, declarations(pair[1]).model)
     steps = options.steps
     with IsolatedSession(source, prepack=False, known=merged) as session:
@@ -164,7 +151,7 @@ def _prove_loop(
                     raise
                 note = SHORTER.format(prompt, prompts[-1], f"{error.problem}".rstrip("."))
     try:
-        sessions = [IsolatedSession(_runtime_source(model), prepack=False, known=model) for model in pair]
+        sessions = [IsolatedSession(as_read(model), prepack=False, known=model) for model in pair]
         actual = decode(Decoder(*pair, *sessions), sizes=fit_sizes(prompt), steps=steps, like=merged)
     except ModelError as error:
         return LoopProof(prompt, steps, None, error.problem, note)

@@ -88,12 +88,7 @@ def level_tolerance(model: Model, provider: Provider = CPU) -> float:
 
 
 def error_tolerance(model: Model, error: float) -> float:
-    """Return the tolerance, relative to the largest magnitude in an output, for rewrites that change results.
-
-    Args:
-        model: The original.
-        error: The largest error of a node: see `Pass.largest_error`.
-    """
+    """Return the tolerance, of the magnitude of an output, for rewrites whose nodes are off by up to an error."""
     tolerance = level_tolerance(model)
     return error if tolerance <= FLOAT32_TOLERANCE else max(error, tolerance)
 
@@ -204,7 +199,6 @@ def computes_in_half(model: Model) -> bool:
 
 
 def _largest_magnitudes(rows: np.ndarray) -> np.ndarray:
-    """Return the largest finite magnitude in each column."""
     if not rows.ndim or not rows.shape[-1]:
         return np.zeros(rows.shape)
     finite = np.where(np.isfinite(rows), np.abs(rows), 0.0)

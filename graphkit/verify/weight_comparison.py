@@ -23,6 +23,7 @@ from graphkit.io.tensors import element_count
 from graphkit.matching.value_numbering import ConstantNumbers, first_difference
 from graphkit.model import Model
 from graphkit.passes.control_flow.split_merged import SUFFIX
+from graphkit.rewrite.base import copy_proto
 from graphkit.suggest import count_things
 from graphkit.verify.cause_search import run_part
 from graphkit.verify.rewrite_proof import WeightProof
@@ -45,6 +46,11 @@ class Weight:
     tensor: TensorProto
     model: Model
     value: Value | None = None
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What tells it apart from others of its model, and its kind."""
+        return self.scope, self.name, self.kind
 
     @property
     def kind(self) -> tuple[int, tuple[int, ...]]:
@@ -84,13 +90,10 @@ def changed_weights(original: Model, rewritten: Model, *, only_partly_read: bool
     A rewrite may have made constants of its own, under names of their own, and may have changed the numbers that shapes
     are computed from. With `only_partly_read` those may differ that each run reads as a whole.
     """
-    known = {
-        (weight.scope, weight.name, weight.kind): weight
-        for weight in _all_weights(original, all_scopes(original.scopes))
-    }
+    known = {weight.key: weight for weight in _all_weights(original, all_scopes(original.scopes))}
     compared = []
     for weight in _all_weights(rewritten, all_scopes(rewritten.scopes)):
-        same = known.get((weight.scope, weight.name, weight.kind))
+        same = known.get(weight.key)
         if same is not None and not rewritten.shape_tensors.is_shape(weight.value):
             difference = same.difference(weight)
             if difference is None or not (only_partly_read and _is_read_whole(weight.value)):
@@ -129,19 +132,16 @@ def _prove_weights(compared: Sequence[tuple[Weight, Weight | None, int | None]],
     equal = [weight.size for weight, same, difference in compared if same is not None and difference is None]
     new = [weight for weight, same, _ in compared if same is None]
     failures = [f"weight {weight} is none of {whose}" for weight in new if weight.size >= SMALL]
-    failures += [
-        f"weight {weight} differs from {whose} '{same.name}', first at element "
-        f"{_element_index(weight.tensor, difference)}"
-        for weight, same, difference in compared
-        if same is not None and difference is not None
-    ]
+    for weight, same, difference in compared:
+        if same is not None and difference is not None:
+            first = _element_index(weight.tensor, difference)
+            failures.append(f"weight {weight} differs from {whose} '{same.name}', first at element {first}")
     more = [f"and {len(failures) - SHOWN} weights more"] if len(failures) > SHOWN else []
     made = sum(weight.size < SMALL for weight in new)
     return WeightProof(len(equal), sum(equal), made, (*failures[:SHOWN], *more))
 
 
 def _element_index(tensor: TensorProto, offset: int) -> str:
-    """Return the index of the element at a byte."""
     bits = BITS.get(tensor.data_type)
     index = offset * 8 // bits if bits is not None else 0
     if index >= element_count(tensor):
@@ -154,11 +154,8 @@ class WrongWeight:
     """A weight that has other elements than that of the same name.
 
     Attributes:
-        file: The file that it is in.
-        name: Its name.
         count, total: How many elements differ, of how many.
         first: The index of the first of them.
-        right: What it should be.
         is_sure: Whether its name is that of the original; else something was added, and it may be another constant.
     """
 
@@ -181,9 +178,6 @@ class WrongAttribute:
     """A number in an attribute that is another one than in the node of the same name.
 
     Attributes:
-        file: The file that the node is in.
-        node: The node.
-        name: The attribute.
         number, right: What it is, and what it should be.
     """
 
@@ -256,8 +250,6 @@ def _compare_weights(
 
 
 def _is_constant(value: Value) -> bool:
-    """Whether a value follows from constants alone."""
-
     def sources(source: Value) -> Sequence[Value | None]:
         return () if source.is_constant or source.producer is None else source.producer.inputs
 
@@ -296,8 +288,7 @@ def mend_models(models: Mapping[str, Model], wrong: Sequence[WrongPart]) -> dict
 
 
 def _mend_weights(model: Model, wrong: Sequence[WrongPart]) -> Model:
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = copy_proto(model)
     weights = {fault.name: fault.right for fault in wrong if isinstance(fault, WrongWeight)}
     numbers = {(fault.node, fault.name): fault.right for fault in wrong if isinstance(fault, WrongAttribute)}
     for graph in _inner_graphs(proto.graph):

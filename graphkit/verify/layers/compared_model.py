@@ -32,8 +32,9 @@ from graphkit.runtime.providers import CPU, Provider
 from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import DimSpec, Shapes, infer
 from graphkit.shapes.constraints.dim_equalities import fed_inputs, fixed_by, solve_dims
-from graphkit.shapes.constraints.legal_sizes import LegalSizes, legal_sizes
+from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.graph_inputs import Inputs
+from graphkit.verify.cause_search import empty_copy
 from graphkit.verify.critical_sizes import lengths_of
 from graphkit.verify.feeder import Feeder
 from graphkit.verify.run_sizes import propose_assignments
@@ -44,9 +45,7 @@ class Side(GraphSide):
     """A model and its feed.
 
     Attributes:
-        model: The model.
         feed: An array for each input without a default.
-        provider: Where it runs.
         placed: How many nodes ran on each provider, where that is not the CPU.
     """
 
@@ -95,11 +94,8 @@ class Side(GraphSide):
 
     def dtype(self, value: Value) -> int:
         """Return the dtype of a tensor, 0 where it is not known."""
-        known = self.shapes[value].dtype
-        if known:
-            return known
         declared = declared_type(value)
-        return 0 if declared is None else declared.dtype
+        return self.shapes[value].dtype or (0 if declared is None else declared.dtype)
 
     def dims(self, value: Value) -> Dims:
         """Return the dims of a tensor, as far as they are known."""
@@ -117,8 +113,6 @@ class Pair:
     """A tensor of A and its match: a tensor of B, or the name of a dump.
 
     Attributes:
-        a: The tensor.
-        b: What it is in B.
         how: What they were matched by.
     """
 
@@ -142,13 +136,7 @@ def constant_array(model: Model, tensor: TensorProto) -> np.ndarray:
 
 
 class Reader:
-    """Gives the arrays of pairs.
-
-    Args:
-        pairs: What may be asked for.
-        a: The model A.
-        b: The model B, or its dumps.
-        all_asked: Whether all of them will be.
+    """Gives the arrays of pairs of A and B; `all_asked` says whether all of them will be asked for.
 
     Attributes:
         steps: How often it was asked.
@@ -157,12 +145,9 @@ class Reader:
     def __init__(self, pairs: Sequence[Pair], a: Side, b: Side | ArrayFile, *, all_asked: bool = True) -> None:
         self.steps = 0
         self.one = Steps(a, a.feed, [pair.a for pair in pairs], all_asked=all_asked)
-        self.two: Steps | ArrayFile
-        if isinstance(b, ArrayFile):
-            self.two = b
-        else:
-            theirs = [pair.b for pair in pairs if isinstance(pair.b, Value)]
-            self.two = Steps(b, b.feed, theirs, all_asked=all_asked)
+        theirs = [pair.b for pair in pairs if isinstance(pair.b, Value)]
+        self.two = b if isinstance(b, ArrayFile) else Steps(b, b.feed, theirs, all_asked=all_asked)
+        self._models = [steps for steps in (self.one, self.two) if isinstance(steps, Steps)]
 
     def read(self, some: Sequence[Pair]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Return the arrays of some pairs."""
@@ -174,15 +159,13 @@ class Reader:
 
     def keep(self) -> None:
         """Remember the tensors computed for them, to go on from there."""
-        for steps in (self.one, self.two):
-            if isinstance(steps, Steps):
-                steps.keep()
+        for steps in self._models:
+            steps.keep()
 
     def back(self) -> None:
         """Go on from the tensors remembered last."""
-        for steps in (self.one, self.two):
-            if isinstance(steps, Steps):
-                steps.back()
+        for steps in self._models:
+            steps.back()
 
 
 class Steps:
@@ -225,16 +208,11 @@ class Steps:
         self.held, self.done = dict(self._kept[0]), set(self._kept[1])
 
     def values(self, tensors: Sequence[Value]) -> list[np.ndarray]:
-        """Return the arrays of some tensors.
-
-        Raises:
-            ModelError: The nodes that they need do not load, or fail.
-        """
+        """Return the arrays of some tensors. Raises ModelError where the nodes that they need do not load, or fail."""
         fresh = [value for value in tensors if value not in self.held]
         constants = {value: self.model.array(value.tensor) for value in fresh if value.tensor is not None}
-        nodes = self._nodes_together(
-            self._needed_nodes([value for value in fresh if value not in constants], self.held.keys())
-        )
+        needed = self._needed_nodes([value for value in fresh if value not in constants], self.held)
+        nodes = self._nodes_together(needed)
         arrays = {**constants, **(self._run(nodes, tensors) if nodes else {})}
         result = [self.held[value] if value in self.held else arrays[value] for value in tensors]
         self.done |= nodes
@@ -249,7 +227,6 @@ class Steps:
         return value in self.pending or any(node in self.relevant and node not in self.done for node in later)
 
     def _needed_nodes(self, ends: Iterable[Value], known: Iterable[Value]) -> set[Node]:
-        """Return the nodes that some values need, where others are known."""
         stop, nodes = set(known), set[Node]()
         todo = [value.producer for value in ends if value.producer is not None and value not in stop]
         while todo:
@@ -273,18 +250,13 @@ class Steps:
             }
             if not loose:
                 return nodes
-            read = [value for node in loose for value in self.reads[node]]
-            nodes = (
-                nodes
-                | loose
-                | self._needed_nodes([value for value in read if value not in self.held], self.held.keys())
-            )
+            read = [value for node in loose for value in self.reads[node] if value not in self.held]
+            nodes = nodes | loose | self._needed_nodes(read, self.held)
 
     def _run(self, nodes: set[Node], tensors: Sequence[Value]) -> dict[Value, np.ndarray]:
         computed = [value for node in nodes for value in node.outputs if value is not None]
-        before = self.done
+        before, requested = self.done, set(tensors)
         self.done = before | nodes  # what only these nodes read is not held
-        requested = set(tensors)
         outputs = [v for v in computed if v not in self.unholdable and (v in requested or self._is_needed(v))]
         self.done = before
         part, inputs = self._make_part(nodes, outputs)
@@ -298,21 +270,18 @@ class Steps:
         """Load what gives a value, once, and give a function that runs it with other arrays for what is held."""
         part, inputs = self._make_part(self.relevant & self._needed_nodes([value], self.held), [value])
         with IsolatedSession(part, prepack=False, provider=self.provider) as session:
-            yield lambda arrays: session.run({**inputs, **{each.name: array for each, array in arrays.items()}})[
-                value.name
-            ]
+
+            def run(arrays: Mapping[Value, np.ndarray]) -> np.ndarray:
+                return session.run({**inputs, **{each.name: array for each, array in arrays.items()}})[value.name]
+
+            yield run
 
     def _make_part(self, nodes: set[Node], outputs: Sequence[Value]) -> tuple[Model, dict[str, np.ndarray]]:
-        """Return a model of some nodes, and what it is fed."""
         computed = {value for node in nodes for value in node.outputs}
         read = {value for node in nodes for value in self.reads[node]} - computed
         inputs = {value.name: self.held[value] for value in read if value in self.held}
-        whole = self.model.proto
-        proto = onnx.ModelProto(ir_version=whole.ir_version)
-        proto.opset_import.extend(whole.opset_import)
-        proto.functions.extend(whole.functions)
+        proto = empty_copy(self.model.proto)
         graph = proto.graph
-        graph.name = whole.graph.name
         graph.node.extend(node.proto for node in sorted(nodes, key=self.order.__getitem__))
         weights = [value for value in read if value.name not in inputs]
         graph.initializer.extend(value.tensor for value in weights if value.tensor is not None)
@@ -334,13 +303,7 @@ def legal_feeds(
 ) -> Iterator[Feed]:
     """Yield inputs for A, those at the most telling sizes first: a batch, several tokens, a past.
 
-    Args:
-        a: The model that is right.
-        b: The other one; None for dumps.
-        spec: Sizes that are wanted.
-        arrays: Arrays to take as they are.
-        names_in_b: Names of inputs of A, and what they are in B.
-        seed: Of the generator.
+    B is None for dumps; `arrays` are taken as they are; `names_in_b` are names of inputs of A, and what they are in B.
 
     Raises:
         UsageError: B has inputs that A has not, or the sizes contradict each other.
@@ -353,23 +316,15 @@ def legal_feeds(
     feeder = Feeder(a, legal_sizes(a, spec | DimSpec.of(numbers), relations), arrays, seed)
     flags = feeder.flags()[0]
     legal = feeder.legal(flags)
-    for dims in _telling_sizes(legal, a) if legal.variables else [{}]:
-        yield feeder.feed(dims, flags, 0)
-
-
-def _telling_sizes(legal: LegalSizes, model: Model) -> list[dict[str, int]]:
-    """Return legal sizes, those first that tell most."""
-    legal_dims = [
-        proposal.dims
-        for proposal in itertools.islice(propose_assignments(legal, [], lengths=lengths_of(model)), MAX_TRIED)
-    ]
-    names = [variable.name for variable in legal.variables]
 
     def telling_dims(dims: dict[str, int]) -> tuple[int, int]:
-        sizes = [dims[name] for name in names if name in dims]
+        sizes = [dims[variable.name] for variable in legal.variables if variable.name in dims]
         return sum(size > 1 for size in sizes), min(sum(sizes), TELLING)
 
-    return sorted(legal_dims, key=telling_dims, reverse=True)
+    proposals = itertools.islice(propose_assignments(legal, [], lengths=lengths_of(a)), MAX_TRIED)
+    legal_dims = sorted((each.dims for each in proposals), key=telling_dims, reverse=True)
+    for dims in legal_dims if legal.variables else [{}]:
+        yield feeder.feed(dims, flags, 0)
 
 
 def rename_feed(a: Model, b: Model, feed: Feed, arrays: Feed, names_in_b: Mapping[str, str]) -> dict[str, np.ndarray]:
@@ -379,15 +334,12 @@ def rename_feed(a: Model, b: Model, feed: Feed, arrays: Feed, names_in_b: Mappin
         UsageError: B has an input that A has not, and none was given for it.
     """
     feed_of_b = {names_in_b.get(name, name): array for name, array in {**arrays, **feed}.items()}
-    inputs = fed_inputs(b)
-    for name in inputs:
-        if name not in feed_of_b:
-            raise UsageError(
-                f"{b.label}: its input '{name}' is not one of {a.label} - name the one with --map NAME={name}, or give "
-                "an array with --inputs"
-            )
-    known = {value.name for value in b.graph.inputs}
-    return {name: array for name, array in feed_of_b.items() if name in known}
+    if name := next((name for name in fed_inputs(b) if name not in feed_of_b), ""):
+        raise UsageError(
+            f"{b.label}: its input '{name}' is not one of {a.label} - name the one with --map NAME={name}, or give an "
+            "array with --inputs"
+        )
+    return {value.name: feed_of_b[value.name] for value in b.graph.inputs if value.name in feed_of_b}
 
 
 def check_given(arrays: Feed, a: Model, b: Model | None) -> None:
@@ -397,9 +349,8 @@ def check_given(arrays: Feed, a: Model, b: Model | None) -> None:
         UsageError: One is no input of either, or has another dtype or other dims.
     """
     for name, array in arrays.items():
-        values = [model.graph.values.get(name) for model in (a, b) if model is not None]
-        inputs = [value for value in values if value is not None and value.kind in ("input", "initializer")]
-        inputs = [value for value in inputs if value in value.scope.inputs]
+        models = [model for model in (a, b) if model is not None]
+        inputs = [value for model in models for value in model.graph.inputs if value.name == name]
         if not inputs:
             raise UsageError(f"--inputs: '{name}' is not an input of the models - leave it out")
         for value in inputs:
@@ -436,11 +387,7 @@ HINT = "write it with numpy.savez, as plain arrays of numbers"
 
 
 class ArrayFile:
-    """An .npz file.
-
-    Args:
-        path: Of the file.
-        limits: Whose memory for the outputs of a run is the most that one array may take.
+    """An .npz file, of which no array may take more memory than `limits` leave to the outputs of a run.
 
     Attributes:
         label: What to call it.
@@ -463,11 +410,7 @@ class ArrayFile:
         self.channels_last: frozenset[str] = frozenset()
 
     def find_layouts(self, expected: Mapping[str, Sequence[int | str | None] | None]) -> None:
-        """Find the arrays that have their channels last, as their dims say; of dims that fit both, what others have.
-
-        Args:
-            expected: The dims that arrays of these names should have.
-        """
+        """Find the arrays that have their channels last, as the dims that are expected say, or else other arrays."""
         kinds: dict[str, tuple[bool, bool]] = {}
         for name, dims in expected.items():
             if name in self.channels_last:
@@ -495,11 +438,7 @@ class ArrayFile:
             return self._with_channels(name, np.broadcast_to(zero, shape))
 
     def beside(self, name: str, array: np.ndarray) -> np.ndarray:
-        """Return an array to compare with another one; only its dims and dtype where it is far larger.
-
-        Raises:
-            ModelError: See `read`.
-        """
+        """Return an array to compare with another one; only its dims and dtype where it is far larger."""
         claimed = self.claimed_array(name)
         return claimed if claimed.size > FAR * (array.size + 1) else self.read(name)
 

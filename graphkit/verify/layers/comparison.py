@@ -26,7 +26,6 @@ class ComparedTensor:
         a, b: Their names.
         how: What they were matched by: `map`, `form` (their normal form), `name`, `structure`, `order` or `module`.
         node: The node that computes it in A, "" for an input.
-        operator: Of that node.
         module: The path of the module that this was exported from, "" where its name tells none.
         dims: In A.
         absolute: The largest absolute difference, None where none can be told.
@@ -58,8 +57,6 @@ class Divergence:
         tensor: Its name in A.
         other: Its name in B.
         node: The node that computes it in A, "" for an input.
-        operator: Of that node.
-        causes: What explains the difference.
     """
 
     tensor: str
@@ -75,8 +72,6 @@ class NextDump:
 
     Attributes:
         name: The name to dump it by.
-        tensor: Its name in A.
-        dims: In A.
     """
 
     name: str
@@ -168,10 +163,8 @@ class ModelComparison(Result):
         yield Prose(f"A is {self.a}, B is {self.b}.")
         yield self._verdict()
         for divergence in self.divergences:
-            yield Heading(
-                f"{'First difference' if divergence is self.divergences[0] else 'Another'}: {divergence.tensor}",
-                is_main=True,
-            )
+            which = "First difference" if divergence is self.divergences[0] else "Another"
+            yield Heading(f"{which}: {divergence.tensor}", is_main=True)
             yield Prose(self._divergence_text(divergence))
             yield from (Prose(cause.text, "warning") for cause in divergence.causes)
         if self.next_dumps:
@@ -181,18 +174,9 @@ class ModelComparison(Result):
         if self.tensors:
             rows, begins = _table_rows(self.tensors, {divergence.tensor for divergence in self.divergences})
             yield Heading("Error by depth")
-            yield Table(
-                (
-                    Column("Tensor in A", "code"),
-                    Column("Matched by"),
-                    Column("Max abs", "number"),
-                    Column("Relative", "number"),
-                    Column("Cosine", "number"),
-                    Column("", "note"),
-                ),
-                rows,
-                marked=begins,
-            )
+            numbers = (Column(name, "number") for name in ("Max abs", "Relative", "Cosine"))
+            heads = (Column("Tensor in A", "code"), Column("Matched by"), *numbers, Column("", "note"))
+            yield Table(heads, rows, marked=begins)
             yield self._error_picture()
         for name, values in (("A", self.unmatched_a), ("B", self.unmatched_b)):
             if values:
@@ -204,10 +188,7 @@ class ModelComparison(Result):
         """Return the relative error of each tensor, that of one that cannot be compared as the largest."""
         begins = {divergence.tensor for divergence in self.divergences}
         known = max((tensor.relative or 0.0 for tensor in self.tensors), default=0.0)
-        points = [
-            (tensor.a, known if tensor.problem else tensor.relative or 0.0, None, tensor.a in begins)
-            for tensor in self.tensors
-        ]
+        points = [(t.a, known if t.problem else t.relative or 0.0, None, t.a in begins) for t in self.tensors]
         title = "Relative error of each tensor, where a difference begins in another colour"
         return columns(title, "tensors in the order of A", points, is_logarithmic=True)
 
@@ -230,18 +211,13 @@ class ModelComparison(Result):
 
     def _divergence_text(self, divergence: Divergence) -> str:
         measured = next(tensor for tensor in self.tensors if tensor.a == divergence.tensor)
-        node = (
-            f"Node '{divergence.node}' ({divergence.operator}) computes it in A."
-            if divergence.node
-            else "It is an input of A."
-        )
-        in_b = "" if divergence.other == divergence.tensor else f" In B it is '{divergence.other}'."
-        apart = f" {measured.problem}." if measured.problem else ""
-        if measured.absolute is not None:
-            apart = (
-                f" The largest difference is {measured.absolute:.3g}, {measured.relative or 0:.2g} of the magnitude."
-            )
-        return f"{node}{in_b}{apart}"
+        text = f"Node '{divergence.node}' ({divergence.operator}) computes it in A."
+        text = text if divergence.node else "It is an input of A."
+        text += "" if divergence.other == divergence.tensor else f" In B it is '{divergence.other}'."
+        if measured.absolute is None:
+            return f"{text} {measured.problem}." if measured.problem else text
+        relative = measured.relative or 0
+        return f"{text} The largest difference is {measured.absolute:.3g}, {relative:.2g} of the magnitude."
 
 
 def _table_row(label: str, tensors: Sequence[ComparedTensor], is_first: bool) -> tuple[str | None, ...]:

@@ -28,7 +28,6 @@ class Measured:
     """A pair of tensors, and how far the second is from the first.
 
     Attributes:
-        pair: The tensors.
         difference: The difference of their elements; None where they have none that are numbers, and agree.
         cosine: Of the angle between them; None where one of them is all zeros, or they cannot be compared.
         agrees: Whether no element differs by more than the tolerance, times the largest magnitude of the first where
@@ -81,16 +80,7 @@ Progress = Callable[[str], None]
 def sweep_pairs(
     pairs: Sequence[Pair], side: Side, reader: Reader, tolerance: float, limits: Limits, progress: Progress
 ) -> list[Measured]:
-    """Return how far apart every pair is.
-
-    Args:
-        pairs: In topological order of A.
-        side: The model A.
-        reader: Gives the arrays of some pairs.
-        tolerance: Of `measure`.
-        limits: What a run may take.
-        progress: Called before each step.
-    """
+    """Return how far apart every pair is; they come in topological order of A, which is `side`."""
     result: list[Measured] = []
     for step in _pair_steps(pairs, side, limits):
         progress(f"comparing tensors {len(result) + 1:,} to {len(result) + len(step):,} of {len(pairs):,}")
@@ -215,10 +205,8 @@ def match_models(a: Side, b: Side, names_in_b: Mapping[str, str], *, by_order: b
     equal = shared_values(a.model, b.model, matching.numbers.constants, b.spec, names_in_a)
     match_graphs(matching, a, b, equal=equal, by_order=by_order)
     pairs = {value_a: matching.forth[value_a] for value_a in a.place if matching.forth.get(value_a) in b.place}
-    holdable = [
-        value_a for value_a, value_b in pairs.items() if value_a not in a.unholdable and value_b not in b.unholdable
-    ]
-    return [Pair(value_a, pairs[value_a], matching.how[value_a]) for value_a in holdable]
+    holdable = [x for x, y in pairs.items() if x not in a.unholdable and y not in b.unholdable]
+    return [Pair(value, pairs[value], matching.how[value]) for value in holdable]
 
 
 def _value_named(side: Side, name: str) -> Value:
@@ -245,9 +233,8 @@ def match_dumps(side: Side, dumps: ArrayFile, dump_names: Mapping[str, str]) -> 
             hint = did_you_mean(tensor_name, names, "`graphkit shapes` lists them")
             raise UsageError(f"--map: {side.model.label} has no tensor '{tensor_name}' - {hint}")
         if dump_name not in dumps.names:
-            raise UsageError(
-                f"--map: {dumps.label} has no array '{dump_name}' - {did_you_mean(dump_name, dumps.names)}"
-            )
+            hint = did_you_mean(dump_name, dumps.names)
+            raise UsageError(f"--map: {dumps.label} has no array '{dump_name}' - {hint}")
         matched[names[tensor_name]] = (dump_name, "map")
     leaving = _values_leaving(side)
     for name in dumps.names:
@@ -286,12 +273,8 @@ NEXT_DUMPS = 5
 def find_next_dumps(side: Side, first: Value, known: Sequence[Value]) -> dict[str, Value]:
     """Return the tensors whose dumps would narrow down best where a difference begins, by the names to dump them by.
 
-    They are spread over what the first differing tensor is computed from, and leave modules where names tell of these.
-
-    Args:
-        side: The model.
-        first: The first tensor that differs.
-        known: The tensors that agree.
+    They are spread over what `first`, the first tensor that differs, is computed from, and leave modules where names
+    tell of these. What is `known` agrees.
     """
 
     def sources(value: Value) -> Sequence[Value]:

@@ -69,9 +69,8 @@ def find_tensor_cause(pair: Pair, a: Side, b: Side | ArrayFile, tolerance: float
     is_finite = right.shape == wrong.shape and bool(np.isfinite(right).all())
     if is_finite and (odd := odd_elements(right, wrong, FLOOR)):
         return Cause("unknown", f"B has {odd}.")
-    case = TensorCase(
-        near_a, near_b, plain_array(right), plain_array(wrong), tolerance, is_integer=right.dtype.kind != "f"
-    )
+    x, y = plain_array(right), plain_array(wrong)
+    case = TensorCase(near_a, near_b, x, y, tolerance, is_integer=right.dtype.kind != "f")
     fits = list[Cause]()
     for find in TABLE:
         if fits and case.b is not None:
@@ -100,10 +99,7 @@ class Neighbourhood:
     """A tensor of a model, and what it is computed from in a few steps.
 
     Attributes:
-        side: The model.
-        value: The tensor.
         arrays: What these tensors hold, its own included.
-        nodes: The nodes of these steps.
     """
 
     side: Side
@@ -137,9 +133,7 @@ class Neighbourhood:
     def inputs(self) -> set[str]:
         """The names of the inputs that the tensor is computed from."""
         reads = self.side.reads
-        sources = walk_breadth_first(
-            [self.value], lambda value: reads.get(value.producer, ()) if value.producer else ()
-        )
+        sources = walk_breadth_first([self.value], lambda each: reads.get(each.producer, ()) if each.producer else ())
         return {value.name for value in sources if value.producer is None}
 
     def reads(self, name: str) -> bool:
@@ -153,9 +147,7 @@ class TensorCase:
 
     Attributes:
         a: What is around it in A.
-        b: The same in B, None where B is a file of arrays.
         x: What A has, in float64, 0 in the place of minus infinity.
-        y: What B has.
         tolerance: The largest difference that counts as none, times the largest magnitude where that is above 1.
         is_integer: Whether A has integers or booleans, which have to be equal.
     """
@@ -183,11 +175,10 @@ class TensorCase:
 
     def distances(self) -> Iterator[float]:
         """Yield how far apart they are, in multiples of the tolerance."""
-        yield (
-            np.inf
-            if self.x.shape != self.y.shape
-            else largest_multiple(elementwise_difference(self.x, self.y), self.allowed_difference)
-        )
+        if self.x.shape != self.y.shape:
+            yield math.inf
+        else:
+            yield largest_multiple(elementwise_difference(self.x, self.y), self.allowed_difference)
 
     def compare_arrays(self, x: np.ndarray, y: np.ndarray) -> Undo:
         """Return the undoing after which these are compared."""
@@ -249,9 +240,8 @@ def _node_difference(node_a: Node, node_b: Node) -> str:
         if x is not None and y is not None and x.type == y.type and x.type in NUMBERS and x != y:
             numbers = [onnx.helper.get_attribute_value(each) for each in (y, x)]
             has, had = (f"{number:.6g}" if isinstance(number, float) else str(number) for number in numbers)
-            texts.append(
-                f"'{node_b.label}' ({node_b.operator}) of B has {name} {has}, and '{node_a.label}' of A has {had}."
-            )
+            whose = f"'{node_b.label}' ({node_b.operator}) of B"
+            texts.append(f"{whose} has {name} {has}, and '{node_a.label}' of A has {had}.")
     return " ".join(texts)
 
 
@@ -308,14 +298,10 @@ def weight_causes(case: TensorCase) -> Iterator[Cause]:
         return
     models, right, texts, name = (case.a.side.model, case.b.side.model), dict[Value, np.ndarray](), list[str](), ""
     for value_a, value_b in zip(node_a.inputs, node_b.inputs, strict=False):
-        tensor_a, tensor_b = (known_tensor(value) if value is not None else None for value in (value_a, value_b))
-        if (
-            tensor_a is None
-            or tensor_b is None
-            or tensor_a.data_type != tensor_b.data_type
-            or not value_a
-            or not value_b
-        ):
+        if value_a is None or value_b is None:
+            continue
+        tensor_a, tensor_b = known_tensor(value_a), known_tensor(value_b)
+        if tensor_a is None or tensor_b is None or tensor_a.data_type != tensor_b.data_type:
             continue
         if tensor_a.dims == tensor_b.dims and first_difference(models[0], tensor_a, models[1], tensor_b) is None:
             continue
@@ -344,8 +330,10 @@ def constant_causes(case: TensorCase) -> Iterator[Cause]:
             mean = float(column.ravel()[0])
             number = f"{abs(mean):g}" if case.is_integer else f"{abs(mean):.4g}"
             text = f"B has {number} {'less' if mean > 0 else 'more'} than A in every element"
-            text += "; positions, or a length, are off by one" if case.is_integer and abs(mean) == 1 else ""
-            text += "" if case.is_integer else "; no initializer that is added has this value"
+            if not case.is_integer:
+                text += "; no initializer that is added has this value"
+            elif abs(mean) == 1:
+                text += "; positions, or a length, are off by one"
             if kept:
                 text = f"along axis {kept[0]}, B differs from A by the same numbers everywhere; no initializer has them"
             yield Cause("offset", f"constant offset: {text}.", undo=undo, is_vague=True)
@@ -416,19 +404,16 @@ def row_causes(case: TensorCase) -> Iterator[Cause]:
             if (rows := _nearest_rows(table, sign * (x - y))) is not None:
                 ends = f"rows {_numbers_text(rows[:length])} of '{name}'"
                 is_counting = length > 1 and all(b == a + 1 for a, b in itertools.pairwise(rows[:length]))
-                text = _added_text(
-                    more, f"positions ({ends})" if is_counting else ends, is_twice=bool(less and less.reads(name))
-                )
+                what, is_twice = f"positions ({ends})" if is_counting else ends, less is not None and less.reads(name)
+                text = _added_text(more, what, is_twice=is_twice)
                 yield Cause("positions", f"{text}.", name, case.compare_arrays(x, y + sign * table[rows]))
         rows_a, rows_b = _nearest_rows(table, x), _nearest_rows(table, y)
         if rows_a is not None and rows_b is not None and rows_a != rows_b:
             steps = {row_b - row_a for row_a, row_b in zip(rows_a, rows_b, strict=True)}
-            text = (
-                f"{'off by one: ' if steps in ({1}, {-1}) else ''}A looks up rows {_numbers_text(rows_a)} of '{name}', "
-            )
-            text += "B rows"
+            text = f"A looks up rows {_numbers_text(rows_a)} of '{name}', B rows {_numbers_text(rows_b)}."
+            text = f"off by one: {text}" if steps in ({1}, {-1}) else text
             undo = case.compare_arrays(x, y - table[rows_b] + table[rows_a])
-            yield Cause("positions", f"{text} {_numbers_text(rows_b)}.", name, undo)
+            yield Cause("positions", text, name, undo)
 
 
 def _length_tables(case: TensorCase) -> Iterator[tuple[str, np.ndarray]]:
@@ -473,10 +458,9 @@ def term_causes(case: TensorCase) -> Iterator[Cause]:
             if value is part.value or array.dtype.kind != "f" or not _broadcasts_to(array.shape, case.x.shape):
                 continue
             term, is_residual = plain_array(array), len(value.consumers) > 1 and value.producer is not None
-            text = (
-                f"{owner} adds its tensor '{value.name}'{' (a residual)' if is_residual else ''}, and {other} does not."
-            )
-            yield Cause("term", text, undo=case.compare_arrays(case.x, case.y + sign * term))
+            what = f"its tensor '{value.name}'{' (a residual)' if is_residual else ''}"
+            undo = case.compare_arrays(case.x, case.y + sign * term)
+            yield Cause("term", f"{owner} adds {what}, and {other} does not.", undo=undo)
             is_addend = case.b is None and any(node is part.value.producer for node, _ in value.consumers)
             more = ", or has it 2 times as large" if is_addend else ""
             text = f"{other} adds the tensor '{value.name}' of {owner} once more than {owner}{more}."
@@ -523,7 +507,6 @@ def _known_places(case: TensorCase, mistake: Mistake) -> tuple[slice, ...] | Non
 
 
 TABLE: tuple[Callable[[TensorCase], Iterator[Cause]], ...] = (
-    *(node_causes, mask_causes, weight_causes),
-    *(constant_causes, scale_causes, row_causes, term_causes, order_causes),
+    node_causes, mask_causes, weight_causes, constant_causes, scale_causes, row_causes, term_causes, order_causes,
     mistake_causes,
-)
+)  # fmt: skip

@@ -109,9 +109,8 @@ def _input_mistakes(side: Side) -> Iterator[Mistake]:
                 text = f"positions off by {abs(step)}: A with {abs(step)} {'more' if step > 0 else 'less'} in "
                 yield Mistake("positions", f"{text}'{value.name}'", {value: np.maximum(array + step, 0)})
             places = np.broadcast_to(np.arange(array.shape[-1], dtype=array.dtype), array.shape)
-            yield Mistake(
-                "positions", f"positions count padding: A with 0, 1, 2, ... as '{value.name}'", {value: places}
-            )
+            text = f"positions count padding: A with 0, 1, 2, ... as '{value.name}'"
+            yield Mistake("positions", text, {value: places})
 
 
 def _addend_mistakes(side: Side, nodes: list[Node], data: set[Value]) -> Iterator[Mistake]:
@@ -119,14 +118,9 @@ def _addend_mistakes(side: Side, nodes: list[Node], data: set[Value]) -> Iterato
 
     Rows of a table may also be those before or behind.
     """
-    addends = [
-        read
-        for node in nodes
-        if node.is_op("Add")
-        for read in node.inputs
-        if read is not None and read not in data and known_tensor(read) is None and side.dtype(read) in FLOATS
-    ]
-    addends = [each for each in dict.fromkeys(addends) if each not in side.unholdable]
+    added = dict.fromkeys(read for node in nodes if node.is_op("Add") for read in node.inputs if read is not None)
+    computed = (read for read in added if read not in data and known_tensor(read) is None)
+    addends = [read for read in computed if side.dtype(read) in FLOATS and read not in side.unholdable]
     arrays = Steps(side, side.feed, addends).values(addends) if addends else []
     for value, array in zip(addends, arrays, strict=True):
         yield from _added_rows(value, array)
