@@ -15,10 +15,6 @@ from graphkit.runtime.providers import CPU, Provider
 from graphkit.runtime.session import BoundSession, DeviceArray, IsolatedBinding, IsolatedSession, Session
 
 
-def _zeros(size: int) -> np.ndarray:
-    return np.zeros(size, np.uint8)
-
-
 class BundleState(Mapping[str, np.ndarray]):
     """The state of one user of a bundle: each tensor by name, as a view of the arena.
 
@@ -34,7 +30,6 @@ class BundleState(Mapping[str, np.ndarray]):
         allocate: Gives so many bytes of 0.
 
     Attributes:
-        contract, initial: The same.
         lengths: How many slots are in use, by name: int64 arrays of one element, which methods read.
         version: Another number whenever a state has got another place or other dims.
         devices: Room in the memory of a device, by state, place and arena; None where it could not be had.
@@ -47,7 +42,7 @@ class BundleState(Mapping[str, np.ndarray]):
         self,
         contract: BundleContract,
         initial: Mapping[str, np.ndarray] = {},
-        allocate: Callable[[int], np.ndarray] = _zeros,
+        allocate: Callable[[int], np.ndarray] = lambda size: np.zeros(size, np.uint8),
     ) -> None:
         self.contract, self.initial, self._allocate = contract, initial, allocate
         self.lengths = {length.name: np.zeros(1, np.int64) for length in contract.lengths}
@@ -61,7 +56,8 @@ class BundleState(Mapping[str, np.ndarray]):
         self._side = 0  # which of the two arenas is the state
         self._there: dict[str, DeviceArray] = {}  # states of which a device has what is newest, and not the arena
         self.devices: dict[tuple[str, int, int], DeviceArray | None] = {}
-        self._started = _started_states(contract)
+        accesses = [each for method in contract.methods if method.when == "once" for each in method.access.items()]
+        self._started = {name for name, access in accesses if "write" in access}  # by what starts a sequence
         for state in contract.states:
             if state.axis is None and state.initial != 0:
                 self.view(state, state.shape)[...] = self.initial_of(state)
@@ -92,19 +88,13 @@ class BundleState(Mapping[str, np.ndarray]):
     @rows.setter
     def rows(self, rows: int) -> None:
         self.version += rows != self._rows
-        kept = self._before_first(rows) if not self._rows else {}
+        is_first = rows and not self._rows  # of states that no method has written yet, the rows in use move together
+        moving = [s for s in self._states.values() if s.axis is None and s.batch is not None] if is_first else []
+        moving = [state for state in moving if state.name not in self._shapes]
+        kept = [self.view(state, state.shape).take(range(rows), state.batch) for state in moving]
         self._rows = rows
-        for name, array in kept.items():  # of all rows, those in use move together
-            self.view(self._states[name])[...] = array
-
-    def _before_first(self, rows: int) -> dict[str, np.ndarray]:
-        """Return the rows of states that no method has written yet."""
-        states = [s for s in self._states.values() if s.axis is None and s.batch is not None]
-        return {
-            state.name: self.view(state, state.shape).take(range(rows), state.batch)
-            for state in states
-            if state.name not in self._shapes and rows
-        }
+        for state, array in zip(moving, kept, strict=True):
+            self.view(state)[...] = array
 
     def moves(self, name: str) -> bool:
         """Whether a state has two places, so that each run writes it to another."""
@@ -126,16 +116,10 @@ class BundleState(Mapping[str, np.ndarray]):
     def view(
         self, state: StateTensor, shape: Sequence[int] | None = None, *, spare: bool = False, after: bool = False
     ) -> np.ndarray:
-        """Return a view of where a state lies.
+        """Return a view of where a state lies, with these dims or its own; UsageError where it has no room for them.
 
-        Args:
-            state: Which.
-            shape: Its dims, if not those that it has.
-            spare: Whether it is that of the other arena, which `exchange` takes.
-            after: Whether it is where a method writes it: of a state that swaps, the other place.
-
-        Raises:
-            UsageError: It has no room for these dims.
+        With `spare` it lies in the other arena, which `exchange` takes. With `after` it is where a method writes it,
+        which of a state that swaps is the other place.
         """
         if state.name in self._there:
             self._fetch(state)
@@ -149,7 +133,6 @@ class BundleState(Mapping[str, np.ndarray]):
         return view
 
     def _place(self, state: StateTensor, after: bool) -> int:
-        """Return the place of a state now, or where a method writes it."""
         return (self._turn[state.name] + after) % state.places
 
     def in_use(self, state: StateTensor) -> tuple[int, ...]:
@@ -162,10 +145,7 @@ class BundleState(Mapping[str, np.ndarray]):
     ) -> tuple[DeviceArray, DeviceArray] | None:
         """Return where a state lies on a device, and where a method writes it; None if it cannot be there.
 
-        Args:
-            state: Which.
-            memory: The memory of the device.
-            spare: Whether it is written into the other arena, which `exchange` takes.
+        With `spare` it is written into the other arena, which `exchange` takes.
         """
         content = self._content(state)
         if memory is None or not content.size:
@@ -199,13 +179,11 @@ class BundleState(Mapping[str, np.ndarray]):
         self._there[name] = written
 
     def _content(self, state: StateTensor) -> np.ndarray:
-        """Return all that the arena has of a state."""
         offset = state.offset + self._place(state, after=False) * state.stride
         content: np.ndarray = np.ndarray(state.shape, state.dtype, self._arena.data, offset)
         return content
 
     def _fetch(self, state: StateTensor) -> None:
-        """Copy a state from its device to the arena, where it is from then on."""
         self._content(state)[...] = self._there[state.name].read()
         del self._there[state.name]
 
@@ -256,7 +234,6 @@ class BundleState(Mapping[str, np.ndarray]):
 
 
 def _check_room(state: StateTensor, dims: Sequence[int]) -> None:
-    """Raise UsageError where a state has no room for these dims."""
     if math.prod(dims) * np.dtype(state.dtype).itemsize > state.bytes:
         raise UsageError(f"state '{state.name}' is {list(dims)}, and has room for {list(state.shape)}")
 
@@ -269,12 +246,6 @@ def _device_array(memory: object, array: np.ndarray) -> DeviceArray | None:
         return None
 
 
-def _started_states(contract: BundleContract) -> frozenset[str]:
-    """Return the states to which a method that starts a sequence gives a value."""
-    methods = [method for method in contract.methods if method.when == "once"]
-    return frozenset(name for method in methods for name, access in method.access.items() if "write" in access)
-
-
 Binding = BoundSession | IsolatedBinding
 
 
@@ -283,13 +254,10 @@ class Sessions:
     """The sessions of a bundle, which its users share; each is opened when it is first run.
 
     Attributes:
-        folder: Where the models are.
         threads: Threads inside an operator; 0 for onnxruntime's choice.
         prepack: Whether kernels may keep a copy of the weights; None for those of the files in `packed`.
         optimize: Whether onnxruntime may fuse operators.
         packed: See `packed_files`.
-        open: Opens a model.
-        provider: Where the models run.
     """
 
     folder: Path
@@ -324,11 +292,8 @@ def packed_files(contract: BundleContract) -> frozenset[str]:
     That is those of a step, which it makes faster, and of an encoder with its decoder. A prompt of a decoder that has a
     file of its own would hold the weights of the step once more.
     """
-    prompts = {
-        method.file
-        for method in contract.methods
-        if method.when == "once" and all(port.kind != "user" for port in method.inputs)
-    }
+    starting = [method for method in contract.methods if method.when == "once"]
+    prompts = {method.file for method in starting if all(port.kind != "user" for port in method.inputs)}
     steps = {method.file for method in contract.methods if method.when == "step"}
     return frozenset(method.file for method in contract.methods if method.file in steps or method.file not in prompts)
 
@@ -338,8 +303,6 @@ class _StatePorts:
     """The ports of a method that are one state.
 
     Attributes:
-        state: The state.
-        inputs: By name.
         outputs: By name; of those that replace it as a whole there is one.
         is_prefix: Whether the method takes the slots in use alone.
     """
@@ -361,8 +324,6 @@ class _Ports:
 
     Attributes:
         fed: Inputs that are neither state nor length.
-        lengths: Inputs that are a length.
-        states: Those that are state.
         whole: Outputs that replace a state as a whole.
         results: Outputs that are no state.
         moves: Whether a state has two places, so that each run writes it to another.
@@ -402,9 +363,7 @@ class _Prefix:
     """A state whose slots come first, as a method is bound to it.
 
     Attributes:
-        ports: Its ports.
         place: Where it lies: an array of all its slots, or a tensor in the memory of a device.
-        dims: Those of all its slots.
         count: Of how many slots they are bound to.
     """
 
@@ -423,11 +382,7 @@ class _Prefix:
 
 
 def _result_array(port: BundlePort, shape: Sequence[int]) -> np.ndarray:
-    """Return an array for an output that is no state, which its callers keep as long as they like.
-
-    Raises:
-        UsageError: There is no room for it.
-    """
+    """Return an array for an output that is no state, which its callers keep as long as they like."""
     try:
         return np.empty(shape, port.dtype)
     except (MemoryError, ValueError) as error:
@@ -435,13 +390,7 @@ def _result_array(port: BundlePort, shape: Sequence[int]) -> np.ndarray:
 
 
 class BoundMethods:
-    """The methods of a bundle, bound to a state.
-
-    Args:
-        contract: What says what each method reads and writes.
-        sessions: Its sessions.
-        state: The state.
-    """
+    """The methods of a bundle, bound to a state."""
 
     def __init__(self, contract: BundleContract, sessions: Sessions, state: BundleState) -> None:
         self.contract, self.sessions, self.state = contract, sessions, state
@@ -575,7 +524,6 @@ class BoundMethods:
         return False
 
     def _bind_prefixes(self, method: BundleMethod, bound: Binding, feeds: Mapping[str, np.ndarray]) -> None:
-        """Bind the slots that are in use after a run, of states whose slots come first."""
         after = {name: int(length[0]) for name, length in self.state.lengths.items()}
         for change in method.changes:
             after[change.length] += feeds[change.input].shape[change.axis]
@@ -600,10 +548,9 @@ class BoundMethods:
 
     def _kept(self, method: BundleMethod, name: str, array: np.ndarray) -> np.ndarray:
         """Return an array of the bundle's own with the same content, so that nothing is bound anew at each step."""
-        key = (method.name, name)
-        kept = self._fed.get(key)
+        kept = self._fed.get((method.name, name))
         if kept is None or kept.shape != array.shape:
-            kept = self._fed[key] = array.copy()
+            kept = self._fed[method.name, name] = array.copy()
         else:
             kept[...] = array
         return kept
@@ -615,19 +562,13 @@ class BoundMethods:
 
 
 def _resolved_dims(port: BundlePort, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
-    """Return the dims of an output, None where only a run tells them."""
     dims = [sizes.get(dim) if isinstance(dim, str) else dim for dim in port.shape]
     return None if None in dims else tuple(dim for dim in dims if dim is not None)
 
 
 def _check_ports(method: BundleMethod, session: Session | IsolatedSession) -> None:
-    for what, ports, there in (
-        ("inputs", method.inputs, session.inputs),
-        ("outputs", method.outputs, session.outputs),
-    ):
+    sides = ("inputs", method.inputs, session.inputs), ("outputs", method.outputs, session.outputs)
+    for what, ports, there in sides:
         if odd := sorted({port.name for port in ports} ^ set(there)):
-            raise ModelError(
-                f"its {what} are not those that bundle.json says, such as '{odd[0]}'",
-                file=session.label,
-                hint="make the bundle again",
-            )
+            problem = f"its {what} are not those that bundle.json says, such as '{odd[0]}'"
+            raise ModelError(problem, file=session.label, hint="make the bundle again")

@@ -100,7 +100,6 @@ class Bundle:
         self._begin(self._fresh(self._initial_values()))
 
     def _initial_values(self) -> dict[str, np.ndarray]:
-        """Return the initial values that `init` knows alone, by state."""
         states = [state for state in self.contract.states if state.initial is None]
         method, state = self.contract.method("init"), self._fresh({}) if states else None
         if method is None or state is None:
@@ -373,10 +372,9 @@ class Bundle:
             GenerationWarning: The export chooses tokens by settings that are not followed here.
         """
         rules = self.contract.generation if generation is None else generation
-        count = 1 if beams is None else beams
-        search = (
-            count if isinstance(count, BeamOptions) else BeamOptions(count, rules.length_penalty, rules.early_stopping)
-        )
+        search = 1 if beams is None else beams
+        if not isinstance(search, BeamOptions):
+            search = BeamOptions(search, rules.length_penalty, rules.early_stopping)
         if search.beams < 1 or (max_new_tokens is not None and max_new_tokens < 1):
             raise UsageError(f"{max_new_tokens} tokens and {search.beams} beams: give at least 1 of each")
         if sampling is not None and search.beams > 1:
@@ -399,7 +397,8 @@ class Bundle:
         warn_of_settings(rules, self._sessions.folder, has_beams=beams is not None, has_prompt=prompt is not None)
         tokens, mask, rest = told_apart(method, prompt, mask, by_name, {})
         begins = self._begins_with(tokens, rest)
-        steps, width = most_new_tokens(rules, max_new_tokens, begins.shape[1]), begins.shape[1]
+        width = begins.shape[1]
+        steps = most_new_tokens(rules, max_new_tokens, width)
         read = partial(self._read_first, kept=1) if method.when == "once" else self._read_prompt
         logits = read(method, begins, mask, rest)
         steps = min([steps, *(each.most - self.length + 1 for each in self.contract.lengths[:1])])
@@ -441,9 +440,8 @@ class Bundle:
         if tokens is None:
             start = self.contract.tokens.get("start")
             if start is None:
-                raise UsageError(
-                    "the export does not say what the decoder starts with - give its first tokens as prompt"
-                )
+                hint = "give its first tokens as prompt"
+                raise UsageError(f"the export does not say what the decoder starts with - {hint}")
             array = np.array([start, *self.contract.generation.prompt])
         else:
             array = as_array("tokens", tokens)
@@ -465,7 +463,8 @@ class Bundle:
         feeds, state = fed.arrays, self._state
         rows = max(state.rows, 1) if fed.rows is None else fed.rows
         for change in method.changes:
-            count, most = feeds[change.input].shape[change.axis], self._most(change.length)
+            count = feeds[change.input].shape[change.axis]
+            most = next(each.most for each in self.contract.lengths if each.name == change.length)
             past = 0 if method.when == "once" else int(state.lengths[change.length][0])
             if past + count > most:
                 raise UsageError(
@@ -495,9 +494,6 @@ class Bundle:
         for change in method.changes:
             state.lengths[change.length][0] += feeds[change.input].shape[change.axis]
         return outputs
-
-    def _most(self, length: str) -> int:
-        return next(each.most for each in self.contract.lengths if each.name == length)
 
 
 def _first_output(outputs: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -20,7 +20,6 @@ class Feeds:
     """The feeds of a caller.
 
     Attributes:
-        arrays: Each input, by name.
         sizes: The size that each name in the shapes of the inputs stands for.
         rows: How many rows, None where no input has any.
     """
@@ -31,11 +30,7 @@ class Feeds:
 
 
 def join_inputs(*given: Inputs) -> dict[str, npt.ArrayLike]:
-    """Return all inputs by name.
-
-    Raises:
-        UsageError: One is given twice.
-    """
+    """Return all inputs by name. Raises UsageError where one is given twice."""
     found: dict[str, npt.ArrayLike] = {}
     for name, array in (pair for inputs in given for pair in inputs.items()):
         if name in found:
@@ -53,17 +48,8 @@ def told_apart(
 ) -> tuple[Tokens | None, npt.ArrayLike | None, dict[str, npt.ArrayLike]]:
     """Return the tokens, their mask and the other inputs by name, however a caller has named them.
 
-    An input of the model that is called `tokens` or `mask` comes before the decoder's.
-
-    Args:
-        method: The method.
-        tokens: Its tokens, or inputs in the place of these.
-        mask: Its mask.
-        inputs: Inputs by name.
-        named: Inputs by keyword.
-
-    Raises:
-        UsageError: One is given twice.
+    An input of the model that is called `tokens` or `mask` comes before the decoder's. Inputs by name may stand in the
+    place of the tokens, too, or come by keyword; UsageError where one is given twice.
     """
     given: dict[str, npt.ArrayLike | None] = {"tokens": None, "mask": mask}
     if isinstance(tokens, Mapping):
@@ -106,8 +92,10 @@ def checked_feeds(
     Raises:
         UsageError: Something is missing, or does not fit.
     """
-    if inputs:
-        _check_names(method, inputs)
+    users = {port.name for port in method.sources.get("user", ())}
+    if odd := sorted(set(inputs) - users):
+        takes = ", ".join(sorted(users)) or "no other input than tokens"
+        raise UsageError(f"'{method.name}' has no input '{odd[0]}': it takes {takes}")
     for kind, array in (("tokens", tokens), ("mask", mask)):
         if array is not None and kind not in method.sources:
             raise UsageError(f"'{method.name}' takes no {kind}")
@@ -129,13 +117,6 @@ def checked_feeds(
         feeds[port.name] = np.array([kept], np.int64)
         sizes[port.name] = kept or feeds[method.sources["tokens"][-1].name].shape[1]
     return Feeds(feeds, sizes, sizes.get("batch", rows))
-
-
-def _check_names(method: BundleMethod, inputs: Mapping[str, npt.ArrayLike]) -> None:
-    users = {port.name for port in method.sources.get("user", ())}
-    if odd := sorted(set(inputs) - users):
-        takes = ", ".join(sorted(users)) or "no other input than tokens"
-        raise UsageError(f"'{method.name}' has no input '{odd[0]}': it takes {takes}")
 
 
 def _default_input(method: BundleMethod, port: BundlePort, sizes: Mapping[str, int]) -> np.ndarray:
@@ -171,10 +152,9 @@ def _fitting_input(
 def _check_legal(port: BundlePort, sizes: Mapping[str, int], legal: Mapping[str, LegalSize]) -> None:
     for dim in port.shape:
         rule = legal.get(dim) if isinstance(dim, str) else None
-        if rule is not None and not rule.allows(sizes[str(dim)]):
-            raise UsageError(
-                f"'{port.name}' has {sizes[str(dim)]} for {dim}, at which the model does not run: {dim} is {rule.words}"
-            )
+        if rule is not None and not rule.allows(size := sizes[str(dim)]):
+            why = f"at which the model does not run: {dim} is {rule.words}"
+            raise UsageError(f"'{port.name}' has {size} for {dim}, {why}")
 
 
 def of_source(method: BundleMethod, ids: npt.ArrayLike, mask: npt.ArrayLike | None) -> dict[str, np.ndarray]:
@@ -213,11 +193,7 @@ def as_rows(tokens: Tokens) -> np.ndarray:
 
 
 def as_array(what: str, given: npt.ArrayLike) -> np.ndarray:
-    """Return a caller's value as an array.
-
-    Raises:
-        UsageError: It is none.
-    """
+    """Return a caller's value as an array. Raises UsageError where it is none."""
     try:
         return np.asarray(given)
     except ValueError as error:

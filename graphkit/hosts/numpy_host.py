@@ -118,9 +118,9 @@ class Host:
         source, arrays = source_and_inputs(source, inputs, named)
         self._check_inputs(arrays)
         is_sound = self.contract.sizes.get("sound", 0) > 0
-        ids = (
-            self._split_sequences(source, "source") if len(source) and not is_sound else [[] for _ in range(self.batch)]
-        )
+        ids: Ids = [[] for _ in range(self.batch)]
+        if len(source) and not is_sound:
+            ids = self._split_sequences(source, "source")
         for array in self.state.values():
             array[...] = 0
         self.position = 0
@@ -307,11 +307,9 @@ class Host:
             return _fill_mask(np.stack(masks)[:, None], port, shape)
         rows = self.tables[source.of]
         if source.kind == "rows":
-            chosen = (
-                [self.position]
-                if source.by == "position"
-                else [self._chosen_place(source.by, row, ids[row]) for row in range(self.batch)]
-            )
+            chosen = [self.position]
+            if source.by != "position":
+                chosen = [self._chosen_place(source.by, row, ids[row]) for row in range(self.batch)]
             return np.ascontiguousarray(np.resize(rows[np.array(chosen)], port.shape))
         count = math.prod(port.shape) // (self.batch * math.prod(rows.shape[1:]))
         pad = self.contract.tokens["pad"] or 0
@@ -427,11 +425,7 @@ def source_mask(valid: int, source: int, floor: float) -> np.ndarray:
 
 
 def sound_length(array: np.ndarray, port: Port, most: int) -> int:
-    """Return how long a sound is.
-
-    Raises:
-        UsageError: It has other axes than its port.
-    """
+    """Return how long a sound is. Raises UsageError where it has other axes than its port."""
     if array.ndim != len(port.shape):
         raise UsageError(f"'{port.name}' is {list(array.shape)}, and takes at most {list(port.shape)}")
     return int(array.shape[sound_axis(port, most)])

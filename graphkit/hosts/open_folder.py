@@ -23,13 +23,9 @@ MOVING = ("TensorScatter", "ScatterND", "Gather", "Identity")  # what gives its 
 
 
 def check_folder(folder: Path, contract: AnyContract, record: str, *, checksums: bool = False) -> None:
-    """Check the files of a folder, and warn, once for each folder, where it is not proven.
+    """Check the files that a contract records, and warn, once for each folder, where it is not proven.
 
-    Args:
-        folder: The folder.
-        contract: What it records.
-        record: The file that does.
-        checksums: Whether to read all files and compare their checksums, instead of their sizes alone.
+    `record` is the file of the contract. With `checksums` all files are read to compare theirs, instead of sizes alone.
 
     Raises:
         ModelError: A file is missing, or another one than was recorded.
@@ -54,18 +50,13 @@ def check_bundle(folder: Path, contract: BundleContract) -> None:
     models = {file: load(folder / file) for file in dict.fromkeys(method.file for method in contract.methods)}
     for method in contract.methods:
         for problem in _method_problems(method, models[method.file], contract):
-            raise ModelError(
-                f"method '{method.name}' is not what bundle.json says: {problem}",
-                file=str(folder / method.file),
-                hint="make the bundle again",
-            )
+            text, file = f"method '{method.name}' is not what bundle.json says: {problem}", folder / method.file
+            raise ModelError(text, file=str(file), hint="make the bundle again")
 
 
 def _method_problems(method: BundleMethod, model: Model, contract: BundleContract) -> Iterator[str]:
-    for what, ports, values in (
-        ("input", method.inputs, [value for value in model.graph.inputs if value.tensor is None]),
-        ("output", method.outputs, model.graph.outputs),
-    ):
+    fed = [value for value in model.graph.inputs if value.tensor is None]
+    for what, ports, values in (("input", method.inputs, fed), ("output", method.outputs, model.graph.outputs)):
         named = {value.name: value for value in values}
         if odd := sorted({port.name for port in ports} ^ set(named)):
             yield f"its {what}s are others, such as '{odd[0]}'"

@@ -83,13 +83,9 @@ def most_new_tokens(generation: Generation, asked: int | None, prompt: int) -> i
 
 
 def warn_of_settings(generation: Generation, folder: Path, *, has_beams: bool, has_prompt: bool) -> None:
-    """Warn, once for each folder, of what the export's own `generate` does otherwise.
+    """Warn, once for each folder of models, of what the export's own `generate` does otherwise.
 
-    Args:
-        generation: The rules.
-        folder: Of the models.
-        has_beams: Whether the caller says how to search.
-        has_prompt: Whether the caller says what the decoder begins with.
+    The caller may say how to search (`has_beams`), or what the decoder begins with (`has_prompt`).
     """
     if caveat := generation.caveat(has_beams=has_beams, without=OF_PROMPT if has_prompt else ()):
         _warn_caveat(folder, caveat)
@@ -237,12 +233,7 @@ class _Row:
     is_done: bool = False
 
     def advance(self, chances: np.ndarray, ends: Collection[int]) -> None:
-        """Let the beams go on by a token.
-
-        Args:
-            chances: Log probabilities of the next token of each beam, [beams, vocabulary].
-            ends: The tokens that end a beam.
-        """
+        """Let the beams go on by a token, of these log probabilities, [beams, vocabulary]; some tokens end a beam."""
         beams = self.options.beams
         candidates = _best_beams(self.open, chances, max(2, 1 + len(ends)) * beams)
         length = len(candidates[0].tokens)
@@ -261,7 +252,6 @@ class _Row:
         return _Beam(beam.score / length**self.options.length_penalty, beam.tokens)
 
     def _ends(self, length: int) -> bool:
-        """Whether no open beam counts any longer."""
         options = self.options
         if length == self.steps:
             return True
@@ -282,15 +272,7 @@ def beam_search(
     options: BeamOptions,
     rules: TokenRules = FREE,
 ) -> list[list[int]]:
-    """Return the tokens of the best beam of each row, its end token included.
-
-    Args:
-        bundle: What steps.
-        logits: Those of the first token, [rows, vocabulary].
-        steps: The most tokens.
-        ends: The tokens of which any ends a beam.
-        options: How to search.
-        rules: Which tokens may follow.
+    """Return the tokens of the best beam of each row, its end token included; for arguments see `greedy_search`.
 
     Raises:
         UsageError: There are more beams than tokens.
