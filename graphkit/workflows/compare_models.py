@@ -250,7 +250,6 @@ class _Comparison:
 
     @property
     def _dumped_arrays(self) -> ArrayFile:
-        """The arrays of B, where it is no model."""
         assert isinstance(self.other, ArrayFile)
         return self.other
 
@@ -264,7 +263,6 @@ class _Comparison:
 
     @cached_property
     def _providers(self) -> dict[str, Provider]:
-        """The provider of each side."""
         found = {"A": CPU, "B": CPU}
         for text in self.options.providers:
             side, name = (text[0], text[2:]) if text[:2] in ("A=", "B=") else ("B", text)

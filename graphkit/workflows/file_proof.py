@@ -126,9 +126,6 @@ class FileRewrite:
     """A rewrite of a model, the result of which goes to a file.
 
     Attributes:
-        model: The original.
-        output: The file.
-        options: How to write it and how to prove it.
         progress: Called with the name of each step before it starts.
     """
 
@@ -163,23 +160,20 @@ class FileRewrite:
             OutputError: It cannot be written; nothing is left behind.
         """
         proofs: list[T] = []
-
-        def run(stage: Path) -> None:
-            proofs.append(proof(stage / self.output.name))
-
         self.progress(with_share(REWRITTEN, "writing"))
         options = self.options
-        before = run if options.verify else None
         saved = save_models(
-            {self.output: rewritten}, weights=options.weights, overwrite=options.overwrite, before=before
+            {self.output: rewritten},
+            weights=options.weights,
+            overwrite=options.overwrite,
+            before=(lambda stage: proofs.append(proof(stage / self.output.name))) if options.verify else None,
         )
         return saved, proofs[0] if proofs else None
 
     def costs(self, rewritten: Model | None = None) -> tuple[CostChange, ...]:
         """Count the costs of the original and of the written file, and time them if that is asked for.
 
-        Args:
-            rewritten: The model that was written, whose shapes may be known, where it declares the same dims of inputs.
+        The shapes of the rewritten model may be known, where it declares the same dims of inputs as the file.
         """
         self.progress(with_share(PROVEN, "counting costs"))
         options, written = self.options, load(self.output)
@@ -202,12 +196,9 @@ class FileRewrite:
         return self.model if self.model.path is None or self.model.is_edited else self.model.path
 
     def prove(self, file: Path, *, premise: Premise = ALWAYS, error: float = 0.0) -> RewriteProof:
-        """Prove that the written file gives the results of the original.
+        """Prove that the written file gives the results of the original, where the premise of the passes holds.
 
-        Args:
-            file: The written file.
-            premise: The assumptions of the passes about the inputs.
-            error: The largest error of a node, 0 where results are equal to the last bit.
+        The error is the largest of a node, 0 where results are equal to the last bit.
 
         Raises:
             UsageError: The inputs differ, or the options name a symbol or an input that does not exist.
@@ -239,8 +230,7 @@ class FileRewrite:
         gone = [value.name for value in compare_ports(self.model.graph.outputs, rewritten.graph.outputs).lost]
         if claim.interface:
             texts = [*changed, *_are_gone("output", gone)]
-            changes_text = f" ({'; '.join(texts)})" if texts else ""
-            why = f"{' and '.join(claim.interface)} changed the interface{changes_text}"
+            why = f"{' and '.join(claim.interface)} changed the interface" + (f" ({'; '.join(texts)})" if texts else "")
             return Evidence(unproven=f"{why}, and the two models cannot be compared on the same inputs")
         if changed or (gone and not claim.drops_outputs):
             failures = [f"The interface has changed, which no pass claims to do: {text}." for text in changed]
@@ -251,7 +241,11 @@ class FileRewrite:
         notes = tuple(f"{text}." for text in _are_gone("Output", gone))
         if math.isinf(claim.error) and self.options.tolerance is None:
             return self._prove_unrounded(rewritten, file, claim.premise) if claim.drops_rounding else NOT_ALONE
-        compared = replace(self, model=_without_outputs(self.model, gone)) if gone else self
+        compared = self
+        if gone:
+            proto = copy_proto(self.model)
+            keep_members(proto.graph.output, [info.name not in gone for info in proto.graph.output])
+            compared = replace(self, model=self.model.with_proto(proto))
         return Evidence(compared.prove(file, premise=claim.premise, error=claim.error), notes=notes)
 
     def _prove_unrounded(self, rewritten: Model, file: Path, premise: Premise) -> Evidence:
@@ -272,9 +266,8 @@ class FileRewrite:
         spec = premise.spec | self.options.spec
         proofs = [(flags, verify_rewrite(*two, spec, asked, progress=self.proof_progress)) for flags, two in pairs]
         proof = join_proofs(proofs)
-        untold = replace(self, options=replace(self.options, tolerance=float("inf")))
-        whole = untold.prove(file, premise=premise)
-        moved = max((output_difference.absolute or 0.0 for output_difference in whole.outputs), default=0.0)
+        whole = replace(self, options=replace(self.options, tolerance=math.inf)).prove(file, premise=premise)
+        moved = max((output.absolute or 0.0 for output in whole.outputs), default=0.0)
         note = (
             "The proof rounds the data of each product as the original does, and compares the products and all that "
             f"is between them. Without these roundings, results differ from those of the original by up to {moved:.2g}."
@@ -294,7 +287,6 @@ def _premise_arrays(model: Model, premise: Premise) -> dict[str, np.ndarray]:
 
 
 def _interface_changes(before: Model, after: Model) -> list[str]:
-    """Return the changes of the interface, in words."""
     inputs = compare_ports([*fed_inputs(before).values()], [*fed_inputs(after).values()])
     new = [value.name for value in compare_ports(before.graph.outputs, after.graph.outputs).new]
     changes = [
@@ -310,12 +302,5 @@ def _are_gone(kind: str, names: Sequence[str]) -> list[str]:
 
 
 def _change_sentence(names: Sequence[str], kind: str, predicate: str) -> str:
-    return (
-        f"{kind}{'s' if len(names) > 1 else ''} {family_labels(names)} {'are' if len(names) > 1 else 'is'} {predicate}"
-    )
-
-
-def _without_outputs(model: Model, gone: Sequence[str]) -> Model:
-    proto = copy_proto(model)
-    keep_members(proto.graph.output, [info.name not in gone for info in proto.graph.output])
-    return model.with_proto(proto)
+    ending, verb = ("s", "are") if len(names) > 1 else ("", "is")
+    return f"{kind}{ending} {family_labels(names)} {verb} {predicate}"

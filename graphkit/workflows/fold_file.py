@@ -130,10 +130,8 @@ class FoldedFile:
     """A model that was folded and is to be written.
 
     Attributes:
-        rewrite: The original, and the file to write.
         outcome: The folded model, and what changed.
         model: The same, with the shapes of its tensors declared.
-        declared: How many were declared.
     """
 
     rewrite: FileRewrite
@@ -143,11 +141,7 @@ class FoldedFile:
 
     @classmethod
     def of(cls, rewrite: FileRewrite) -> FoldedFile:
-        """Fold a model.
-
-        Raises:
-            UsageError, OutOfTimeError: See `fold_file`.
-        """
+        """Fold a model. Raises UsageError, OutOfTimeError: see `fold_file`."""
         model, options = rewrite.model, cast(FoldOptions, rewrite.options)
         rewrite.progress("folding")
         with time_limit(f"{model.label}: folding", options.limits.seconds):
@@ -162,13 +156,7 @@ class FoldedFile:
         return self.rewrite.prove(file, error=ROUNDING if cast(FoldOptions, self.rewrite.options).fuse else 0.0)
 
     def report(self, written: Iterable[Path], proof: RewriteProof | None, unused: Iterable[Path] = ()) -> FoldReport:
-        """Return the report of a model that was written.
-
-        Args:
-            written: Its files.
-            proof: Its proof, None if that was not run.
-            unused: Data files of the replaced model that it does not use.
-        """
+        """Return the report of a model that was written; unused are data files of a model that it replaced."""
         model, outcome = self.rewrite.model, self.outcome
         changes = [change for change in outcome.changes if isinstance(change, PassChange)]
         frozen = [change for change in changes if change.step == FreezeDims.name()]

@@ -159,11 +159,7 @@ SCHEMAS: Mapping[str, Callable[[], Schema]] = {
 
 
 def schema_of(name: str) -> Schema:
-    """Return a JSON Schema by the name that `graphkit schema` lists.
-
-    Raises:
-        UsageError: There is none.
-    """
+    """Return a JSON Schema by the name that `graphkit schema` lists. Raises UsageError where there is none."""
     if name not in SCHEMAS:
         raise UsageError(f"no schema '{name}' - {did_you_mean(name, tuple(SCHEMAS))}")
     return SCHEMAS[name]()
@@ -198,11 +194,7 @@ def result_schema(kind: type[Result]) -> Schema:
 def document_schema(name: str, properties: Mapping[str, Schema], named: Mapping[str, Schema], text: str) -> Schema:
     """Return the schema of a document: the versions of graphkit and of the schema, and some properties.
 
-    Args:
-        name: Its name for `graphkit schema`.
-        properties: The schema of each property.
-        named: Schemas that others refer to, by name.
-        text: The description of the document, in a sentence.
+    `named` are schemas that others refer to; `text` describes the document in a sentence.
     """
     begin: Schema = {"graphkit": {"type": "string"}, "schema": {"const": versioned_schema(name)}}
     return {

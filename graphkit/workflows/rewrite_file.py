@@ -276,11 +276,7 @@ def _only_pass(text: str) -> Pass:
 
 
 def _edit_model(rewrite: FileRewrite, step: Pass) -> Outcome:
-    """Run a pass on the original.
-
-    Raises:
-        UsageError: The pass declines it.
-    """
+    """Run a pass on the original. Raises UsageError where the pass declines it."""
     rewrite.progress("editing")
     outcome = step.run(rewrite.model)
     if outcome.declined and isinstance(step, ConvertOpset):

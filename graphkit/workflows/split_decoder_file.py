@@ -207,7 +207,6 @@ def split_file(
 
 
 def _encoder_beside(folder: Path) -> str:
-    """Return the name of the model in a folder that is called an encoder, "" for none."""
     return next((path.name for path in sorted(folder.glob("encoder*.onnx"))), "")
 
 
@@ -219,7 +218,6 @@ def _save_pair(
     options: SplitOptions,
     progress: Callable[[str], None],
 ) -> tuple[Saved, SplitProof | None]:
-    """Write the pair, and prove it before its files get their names."""
     proofs: list[SplitProof] = []
 
     def prove(stage: Path) -> None:
