@@ -120,8 +120,7 @@ _ALARMS = _Alarms()
 class Worker:
     """A child process that runs models; it starts at once, and is waited for when it is first asked.
 
-    Args:
-        module: Its `main` answers the requests; see `graphkit.runtime.worker`.
+    `main` of the module answers the requests; see `graphkit.runtime.worker`.
     """
 
     def __init__(self, module: str = "graphkit.runtime.worker") -> None:
@@ -147,20 +146,23 @@ class Worker:
             GraphkitError: The process does not start.
         """
         with self._lock:
-            finished = False
+            answer = None
             try:
                 self._wait_until_ready()
                 end = 0
                 for key, value in values.items():
                     request[key], end = self.arena.put(value, end)
                 answer, timed_out = self._exchange_messages({**request, "end": end}, seconds)
-                finished = answer is not None
             finally:  # also when interrupted: an answer that nobody waits for must not be taken for the next
-                if not finished:
+                if answer is None:
                     self._process.kill()
-        if answer is None:
-            raise self._death(seconds, timed_out)
-        return answer
+        if answer is not None:
+            return answer
+        code = self._process.wait()
+        if timed_out:
+            raise DiedError(f"it does not finish in {seconds:g} s", timed_out=True)
+        said = self._last_words()
+        raise DiedError(describe_ending(code) + (f" ({said})" if said else ""), signal=_signal_name(code))
 
     def take(self, encoded: object) -> object:
         """Return a value of an answer, as a copy."""
@@ -211,13 +213,6 @@ class Worker:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(SECONDS_TO_END)
         return answer, timed_out.is_set()
-
-    def _death(self, seconds: float, timed_out: bool) -> DiedError:
-        code = self._process.wait()
-        if timed_out:
-            return DiedError(f"it does not finish in {seconds:g} s", timed_out=True)
-        said = self._last_words()
-        return DiedError(describe_ending(code) + (f" ({said})" if said else ""), signal=_signal_name(code))
 
     def _last_words(self) -> str:
         size = self._errors.seek(0, os.SEEK_END)
@@ -280,15 +275,12 @@ class Process:
         Raises:
             DiedError: It ended the process; the next request gets a new one, without sessions.
         """
-        finished = False
         try:
             drop, self.dropped[:] = list(self.dropped), []
-            answer = self.worker.ask({**request, "drop": drop}, seconds, **values)
-            finished = True
-        finally:
-            if not finished:
-                self.close()
-        return answer
+            return self.worker.ask({**request, "drop": drop}, seconds, **values)
+        except BaseException:  # also when interrupted
+            self.close()
+            raise
 
     def forget(self) -> None:
         """Free the memory of the sessions that are closed."""
@@ -366,21 +358,21 @@ def current_limits() -> Limits:
 
 
 @contextlib.contextmanager
-def shared_isolation(limits: Limits = DEFAULT_LIMITS) -> Iterator[None]:
+def shared_isolation(limits: Limits = DEFAULT_LIMITS) -> Iterator[Process]:
     """Let the isolated sessions that are made inside share a process and its limits; inside another, that one's.
 
     At its end, those that are closed give back their memory.
     """
     if (outer := _CURRENT.get()) is not None:
         try:
-            yield
+            yield outer
         finally:
             outer.forget()
         return
     process = Process(limits)
     token = _CURRENT.set(process)
     try:
-        yield
+        yield process
     finally:
         _CURRENT.reset(token)
         process.release()

@@ -93,12 +93,10 @@ def run_model(session: InferenceSession, feed: Mapping[str, np.ndarray]) -> list
 
     values = {}
     for name, array in feed.items():
-        odd = ports.get(name)
-        values[name] = (
-            OrtValue.ortvalue_from_numpy(array)
-            if odd is None
-            else OrtValue.ortvalue_from_numpy_with_onnx_type(_pack_array(array, odd[1]), odd[1])
-        )
+        if (odd := ports.get(name)) is None:
+            values[name] = OrtValue.ortvalue_from_numpy(array)
+        else:
+            values[name] = OrtValue.ortvalue_from_numpy_with_onnx_type(_pack_array(array, odd[1]), odd[1])
     results = session.run_with_ort_values(None, values)
     return [
         value.numpy() if (odd := ports[port.name]) is None else _unpack_array(value, *odd)
@@ -128,11 +126,7 @@ def run_in_place(
 
 
 def run_unrecorded(session: InferenceSession, feed: Mapping[str, np.ndarray]) -> list[Any]:
-    """Run a session whose device records runs, without a record.
-
-    Raises:
-        Exception: Whatever onnxruntime raises; its errors have no common base.
-    """
+    """Run a session whose device records runs, without a record. Raises whatever onnxruntime raises."""
     import onnxruntime
 
     options = onnxruntime.RunOptions()

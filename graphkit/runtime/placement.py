@@ -121,7 +121,6 @@ def place_nodes(
 
 
 def _count_copies(saved: Path) -> dict[str, int]:
-    """Return how many tensors the nodes of a saved model copy to each place."""
     try:
         import onnx
     except ImportError:  # by the field of a node's operator, which a text may have too

@@ -154,9 +154,8 @@ class Session:
             source = load(source)
         path_or_bytes: str | bytes = str(source)
         folder: Path | None = None
-        self.label = "" if isinstance(source, Model) else shown_path(source)
+        self.label = source.label if isinstance(source, Model) else shown_path(source)
         if isinstance(source, Model):
-            self.label = source.label
             check_files(source)
             path_or_bytes, folder = model_content(source)
         place = None if folder is None else str(folder)
@@ -190,14 +189,15 @@ class Session:
 
 
 def check_files(model: Model) -> None:
-    """Check that the files that hold a model's weights are there.
-
-    Raises:
-        ModelError: One is missing.
-    """
+    """Check that the files that hold a model's weights are there. Raises ModelError where one is missing."""
     for data in model.source.data_files:
         if data.size is None:
             raise ModelError("its data file is missing", file=shown_path(data.path), hint="put it there")
+
+
+def as_read(model: Model) -> Path | Model:
+    """Return the file of a model, to trust no reader of ours; the model itself where it has none, or was edited."""
+    return model if model.path is None or model.is_edited else model.path
 
 
 def model_content(model: Model) -> tuple[bytes, Path | None]:
@@ -240,11 +240,7 @@ def _told_copies() -> Iterator[None]:
 
 
 class DeviceArray:
-    """A tensor in the memory of a device.
-
-    Args:
-        memory: What onnxruntime says of the memory.
-        array: What it holds at first, of the size that it keeps.
+    """A tensor in the memory of a device, as onnxruntime describes it, of the size of the array that it holds at first.
 
     Raises:
         Exception: There is no room, or onnxruntime cannot allocate there; its errors have no common base.
@@ -266,11 +262,7 @@ class DeviceArray:
             self.value.update_inplace(array)
 
     def read(self) -> np.ndarray:
-        """Return a copy.
-
-        Raises:
-            RunError: It fails.
-        """
+        """Return a copy. Raises RunError where it fails."""
         with _told_copies():
             array: np.ndarray = self.value.numpy()
         return array
@@ -284,10 +276,8 @@ class CapturedSession(Session):
     """A model of fixed shapes whose run a device records at first, and repeats: no input or output changes its place.
 
     What a device records may lack a part, such as its copies: a repeated run is compared with one without a record.
-
-    Args:
-        source, optimize, provider: As for `Session`; the provider has an option that records runs.
-        zeros: An array of the dtype and shape of each input and output, by name.
+    Arguments are those of `Session`, with a provider that has an option that records runs, and an array of the dtype
+    and shape of each input and output, by name.
 
     Raises:
         UsageError: Nothing is on the device, it has no memory, or what it repeats is not what the model computes.
@@ -315,7 +305,6 @@ class CapturedSession(Session):
         self._check_record({name: zeros[name] for name in self.inputs}, provider)
 
     def _check_record(self, feed: Mapping[str, np.ndarray], provider: Provider) -> None:
-        """Raise UsageError where a repeated run gives something else than one that is not recorded."""
         self.run(feed)
         rng = np.random.default_rng(0)
         feed = {name: rng.random(a.shape).astype(a.dtype) if a.dtype.kind == "f" else a for name, a in feed.items()}
@@ -329,11 +318,7 @@ class CapturedSession(Session):
                 )
 
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return every output by name.
-
-        Raises:
-            RunError: The model fails on these inputs.
-        """
+        """Return every output by name. Raises RunError where the model fails on these inputs."""
         try:
             for name in self.inputs:
                 self._arrays[name].write(feed[name])
@@ -345,12 +330,9 @@ class CapturedSession(Session):
 
 
 class BoundSession:
-    """A session's inputs and outputs, bound to arrays of the caller.
+    """A session's inputs and outputs, bound to arrays of the caller; others may share the session.
 
     An output may be bound to the array of an input: operators that write in place then do.
-
-    Args:
-        session: The session, which others may share.
     """
 
     def __init__(self, session: Session) -> None:
@@ -394,7 +376,6 @@ class BoundSession:
             else:
                 self._binding.bind_ortvalue_input(name, value)
         for name in outputs:
-            self._outputs[name] = None
             self._forget(name)
             self._binding.bind_ortvalue_output(name, value)
 
@@ -407,23 +388,17 @@ class BoundSession:
             self._copied.pop(name, None)
             self._binding.bind_input(name, *bound)
         for name in outputs:
-            self._outputs[name] = None
             self._forget(name)
             self._binding.bind_output(name, *bound)
 
     def free_output(self, name: str) -> None:
         """Let onnxruntime allocate an output."""
         self._forget(name)
-        self._outputs[name] = None
         self._free.add(name)
         self._binding.bind_output(name)
 
     def run(self) -> None:
-        """Run the model.
-
-        Raises:
-            RunError: It fails.
-        """
+        """Run the model. Raises RunError where it fails."""
         try:
             for name, array in self._copied.items():
                 self._binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
@@ -440,7 +415,6 @@ class BoundSession:
         return {name: values[name].numpy().copy() for name in self._free}
 
     def _is_new(self, name: str, array: np.ndarray) -> bool:
-        """Whether the array bound under a name has another place or shape."""
         if self._kept.get(name) is array:
             return False
         place = array.ctypes.data, array.shape
@@ -450,7 +424,8 @@ class BoundSession:
         return True
 
     def _forget(self, name: str) -> None:
-        """Let the next array under a name be a new one."""
+        """Let the next array of an output be a new one."""
+        self._outputs[name] = None
         self._bound.pop(name, None)
         self._kept.pop(name, None)
         self._free.discard(name)
@@ -470,7 +445,6 @@ class IsolatedSession:
     A model file is read once more, to know its files, unless `known` is the model that was read from it.
 
     Attributes:
-        inputs, outputs: Names, in order.
         took: Seconds that onnxruntime took for the last run.
         placed: How many nodes are on each provider, where it is not the CPU and onnxruntime says so.
         close: Lets the process free the memory of the model.
@@ -578,18 +552,16 @@ class IsolatedSession:
         return error
 
     def _load(self) -> tuple[list[str], list[str]]:
-        """Load the model into the process as it is now, and return the names of its inputs and outputs."""
-        allowed = COPIES * self._weights
-        request: Message = {"do": "load", "id": self._number, "allowed": allowed, "path": None}
-        folder, values = None, {}
+        request: Message = {"do": "load", "id": self._number, "provider": str(self._provider), "path": None}
+        folder, size, values = None, self._weights, {}
         if isinstance(self._source, Model):
             serialized, folder = model_content(self._source)
             values["content"] = np.frombuffer(serialized, np.uint8)
-            request["allowed"] += COPIES * len(serialized)
+            size += len(serialized)
         else:
             request["path"] = str(Path(self._source).absolute())  # the process may have been started in another folder
-        request["options"] = {**self._options, "folder": None if folder is None else str(Path(folder).absolute())}
-        request["provider"] = str(self._provider)
+        request["options"] = {**self._options, "folder": None if folder is None else str(folder.absolute())}
+        request["allowed"] = COPIES * size
         try:
             answer = self._ask_worker(request, **values)
         except DiedError as error:
@@ -610,9 +582,6 @@ class IsolatedBinding:
 
     Arrays of `shared_zeros` are read and written where they are, and an output may be in the place of an input; others
     are copied.
-
-    Args:
-        session: The session, which others may share.
     """
 
     def __init__(self, session: IsolatedSession) -> None:
@@ -642,11 +611,7 @@ class IsolatedBinding:
         self._outputs[name] = None
 
     def run(self) -> None:
-        """Run the model.
-
-        Raises:
-            RunError: It fails, takes too much time or memory, or ends the process.
-        """
+        """Run the model. Raises RunError where it fails, takes too much time or memory, or ends the process."""
         there = {name: a if a is not None and block_of(a) else None for name, a in self._outputs.items()}
         self._given = self._session.run_in_place(self._inputs, there)
         for name, array in self._given.items():
@@ -677,9 +642,7 @@ def place_model(model: Model, provider: Provider, dims: Mapping[str, int]) -> Me
     check_files(model)
     serialized, folder = model_content(model)
     weights = sum(source_of(path).size for path in model.files)
-    with shared_isolation():
-        process = current_process()
-        assert process is not None
+    with shared_isolation() as process:
         request: Message = {"do": "place", "provider": str(provider), "dims": dict(dims)}
         request["folder"] = None if folder is None else str(folder.absolute())
         request["memory"] = process.limits.bytes() + COPIES * (weights + len(serialized))
@@ -700,17 +663,12 @@ Found = list[list[np.ndarray] | str]  # the outputs for each feed, or why it doe
 
 
 def run_small_models(models: Sequence[SmallModel]) -> list[Found | str]:
-    """Load models without optimizations, and run each on its feeds.
-
-    Args:
-        models: Serialized models, each with feeds.
+    """Load serialized models without optimizations, and run each on its feeds.
 
     Returns:
         The outputs of each for each feed, or why it does not run; one text where it does not load, or ends the process.
     """
-    with shared_isolation():
-        process = current_process()
-        assert process is not None
+    with shared_isolation() as process:
         starts = range(0, len(models), AT_ONCE)
         return [found for start in starts for found in _run_models(process, models[start : start + AT_ONCE])]
 

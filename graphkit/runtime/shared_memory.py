@@ -131,7 +131,6 @@ class Arena:
             self._name.unlink(missing_ok=True)
 
     def _map_bytes(self, size: int, *, grow: bool) -> mmap.mmap:
-        """Return a map of at least so many bytes."""
         size = max(size, LEAST)
         has = os.fstat(self._file).st_size
         if grow and size > has:
@@ -193,10 +192,10 @@ def encode_value(value: object, place: Callable[[np.ndarray], Json]) -> Json:
         return {"plain": value}
     if isinstance(value, np.ndarray):
         if value.dtype.kind == "O":
-            return {
-                "strings": [_check_string(element) for element in value.ravel().tolist()],
-                "shape": list(value.shape),
-            }
+            strings = value.ravel().tolist()
+            if odd := [each for each in strings if not isinstance(each, str)]:
+                raise TypeError(f"an array of {type(odd[0]).__name__} cannot be passed between processes")
+            return {"strings": strings, "shape": list(value.shape)}
         name = value.dtype.name if value.dtype.isbuiltin == USER_DEFINED else value.dtype.str
         return {"array": place(value), "dtype": name, "shape": list(value.shape)}
     if isinstance(value, (list, tuple)):
@@ -206,12 +205,6 @@ def encode_value(value: object, place: Callable[[np.ndarray], Json]) -> Json:
     if isinstance(value, np.generic):
         return encode_value(np.asarray(value), place)
     raise TypeError(f"{type(value).__name__} cannot be passed between processes")
-
-
-def _check_string(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"an array of {type(value).__name__} cannot be passed between processes")
-    return value
 
 
 def decode_value(encoded: Json, take: Callable[[Json, np.dtype, list[int]], np.ndarray]) -> object:

@@ -51,12 +51,7 @@ def read_message(pipe: IO[bytes]) -> Message | None:
 
 
 def main(place: str, parent: str) -> None:
-    """Serve requests until the parent is gone.
-
-    Args:
-        place: Of the shared memory.
-        parent: Id of the parent process.
-    """
+    """Serve requests until the parent process, of this id, is gone; `place` is that of the shared memory."""
 
     def start() -> Callable[[Message], Message]:
         arena, server = Arena(place), _Server()
@@ -68,7 +63,10 @@ def main(place: str, parent: str) -> None:
 def serve_requests(parent: int, start: Callable[[], Callable[[Message], Message]]) -> None:
     """Answer requests until the parent is gone, by the function that `start` makes once output is out of its way."""
     _die_with(parent)
-    _leave_no_core()
+    if os.name == "posix":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
     requests, replies = _own_pipes()
     reply = start()
@@ -86,13 +84,6 @@ def _die_with(parent: int) -> None:
         os._exit(1)
 
 
-def _leave_no_core() -> None:
-    if os.name == "posix":
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
 def _own_pipes() -> tuple[IO[bytes], IO[bytes]]:
     """Return stdin and stdout as pipes of our own; output that a library prints goes to stderr."""
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
@@ -104,7 +95,6 @@ def _own_pipes() -> tuple[IO[bytes], IO[bytes]]:
 
 
 def _receive_requests(requests: IO[bytes]) -> Iterator[Message]:
-    """Yield requests until there can be no more."""
     if sys.platform == "linux":  # which ends this process with its parent, even while a model runs
         yield from iter(lambda: read_message(requests) or {}, {})
         return
@@ -121,8 +111,6 @@ def _receive_requests(requests: IO[bytes]) -> Iterator[Message]:
 
 
 class _Server:
-    """The sessions of this process."""
-
     def __init__(self) -> None:
         runtime_version()  # imports onnxruntime, so that the first model need not wait for it
         self.sessions: dict[int, Any] = {}
@@ -183,7 +171,6 @@ class _Server:
         return {**_hold_values(values, request, arena), "seconds": time.perf_counter() - began}
 
     def _limit_memory(self, memory: int) -> None:
-        """Limit the memory this process may allocate to the amount its models may take together."""
         limit_memory(self.floor + sum(self.allowed.values()) + memory)
 
 
@@ -220,7 +207,6 @@ def _run_small_model(content: bytes, feeds: list[dict[str, Any] | None]) -> list
 
 
 def _value_bytes(value: object) -> int:
-    """Return about how many bytes an output takes."""
     if isinstance(value, dict):
         return sum(_value_bytes(key) + _value_bytes(member) for key, member in value.items())
     if isinstance(value, (list, tuple)):
