@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -20,6 +20,7 @@ from graphkit.ops.tensor import MAX_ELEMENTS, Dims
 from graphkit.shapes import Expr
 
 Result = Term | str | None  # of an axiom: the normal form, what was missing, or nothing to say
+Names = Mapping[str, str]  # what inputs and outputs of a rewritten model are called in its original
 
 Formal = onnx.defs.OpSchema.FormalParameterOption
 GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
@@ -177,10 +178,7 @@ def version_of(node: Node) -> tuple[int, onnx.defs.OpSchema | None]:
 def attributes_of(node: Node, of_tensor: Callable[[TensorProto], Term] | None = None) -> Key:
     """Return the attributes of a node in one order, without those that have their default value.
 
-    Args:
-        node: The node.
-        of_tensor: Gives the term of a tensor, by which those in files beside the model are known; None where what
-            they hold makes no difference.
+    Tensors in files beside the model are known by their terms, unless it makes no difference what they hold.
     """
     version, schema = version_of(node)
     found: list[tuple[str, int, object]] = [("", 0, version)]
@@ -193,9 +191,8 @@ def attributes_of(node: Node, of_tensor: Callable[[TensorProto], Term] | None = 
             content = content, tuple(of_tensor(tensor).attributes for tensor in outside)
         declared = schema.attributes.get(name) if schema is not None else None
         default = None if declared is None else declared.default_value
-        if default is not None and default.type == attribute.type and content == _attribute_content(default):
-            continue
-        found.append((name, attribute.type, content))
+        if default is None or default.type != attribute.type or content != _attribute_content(default):
+            found.append((name, attribute.type, content))
     return tuple(sorted(found, key=lambda each: each[0]))
 
 
@@ -203,10 +200,8 @@ def _attribute_tensors(attribute: AttributeProto) -> Iterator[TensorProto]:
     if attribute.HasField("t"):
         yield attribute.t
     yield from attribute.tensors
-    for sparse in (
-        *([attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else ()),
-        *attribute.sparse_tensors,
-    ):
+    alone = [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
+    for sparse in (*alone, *attribute.sparse_tensors):
         yield from (sparse.values, sparse.indices)
 
 
@@ -227,7 +222,6 @@ def _attribute_content(attribute: AttributeProto) -> object:
 
 
 # A model as terms: what its values stand for, and which nodes run under which conditions.
-
 
 Context = tuple[tuple[Term, str], ...]  # the conditions under which a node runs, outermost first
 

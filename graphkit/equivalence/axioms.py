@@ -15,11 +15,11 @@ from onnx import TensorProto, helper
 from graphkit.dtypes import FLOATS, HALVES, INTEGERS, inline_array
 from graphkit.equivalence import cutting, flat
 from graphkit.equivalence.application import Application, Result
-from graphkit.equivalence.movement import JOINED, count_elements, expands_to
+from graphkit.equivalence.movement import JOINED, expands_to
 from graphkit.equivalence.spelling import OF_KERNEL
 from graphkit.equivalence.terms import Term, without_reshape
 from graphkit.graph.operator_traits import BROADCASTING, UNARY
-from graphkit.ops.tensor import Dims
+from graphkit.ops.tensor import Dims, dims_product
 from graphkit.shapes import Expr, const, lower
 from graphkit.symbolic.expr import Call, Symbol
 
@@ -98,17 +98,16 @@ def _fails_with_zero(dims: Dims, target: Sequence[Expr], axis: int) -> bool:
     atom = target[axis].atom
     if not isinstance(atom, Call) or atom.op != "//" or axis >= len(dims):
         return False
-    (dividend, divisor), count = atom.args, count_elements(dims)
-    others = count_elements([*target[:axis], *target[axis + 1 :]])
+    (dividend, divisor), count = atom.args, dims_product(dims)
+    others = dims_product([*target[:axis], *target[axis + 1 :]])
     return lower(count) >= 1 and others * dividend == count * divisor
 
 
 def _is_zero_with(dim: Expr, other: Expr) -> bool:
     """Whether a dim is 0 where another one is."""
-    atom = other.atom
-    return any(dim * abs(times) == other for _, times in other.terms) or (
-        isinstance(atom, Symbol) and dim.substitute({atom.name: 0}) == 0
-    )
+    if any(dim * abs(times) == other for _, times in other.terms):
+        return True
+    return isinstance(other.atom, Symbol) and dim.substitute({other.atom.name: 0}) == 0
 
 
 def merge_transposes(app: Application) -> Result:
@@ -142,7 +141,7 @@ def repeat_axes(app: Application) -> Result:
         return None
     apart = tuple(dim for size in source.shape for dim in (const(1), size))
     repeated = tuple(dim for pair in zip(counts, source.shape, strict=True) for dim in pair)
-    if any(lower(count) < 0 for count in counts) or count_elements(repeated) != count_elements(app.shape):
+    if any(lower(count) < 0 for count in counts) or dims_product(repeated) != dims_product(app.shape):
         return "how often it repeats is not known"
     move = app.tools.movement
     return move.reshape(move.expand(move.reshape(source, apart), repeated), app.shape)
@@ -164,10 +163,10 @@ def drop_zero_states(app: Application) -> Result:
     array = constants.array(recurrent) if recurrent.is_constant else None
     if app.node.op_type == "RNN" and (array is None or not np.isfinite(array).all()):
         return None
-    args = [
-        None if index in (5, 6) and term is not None and constants.is_all(term, 0.0) else term
-        for index, term in enumerate(app.args)
-    ]
+    args = list(app.args)
+    for index, term in enumerate(args):
+        if index in (5, 6) and term is not None and constants.is_all(term, 0.0):
+            args[index] = None
     return None if args == list(app.args) else app.make_term(app.node.operator, args, app.dims)
 
 
@@ -190,9 +189,8 @@ def drop_neutral(app: Application) -> Result:
         is_sum = op in ("Add", "Sub") and (not app.has_sign or (op == "Add" and constants.has_no_minus_zero(kept)))
         numbers = (0.0, -0.0) if is_sum and not app.has_sign else (0.0, RIGHT[op]) if is_sum else (RIGHT[op],)
         if any(constants.is_all(gone, number) for number in numbers):
-            if not expands_to(kept.shape, app.shape):
-                return "its dims are not known"
-            return app.tools.movement.expand(kept, app.shape)
+            is_known = expands_to(kept.shape, app.shape)
+            return app.tools.movement.expand(kept, app.shape) if is_known else "its dims are not known"
     return None
 
 
@@ -228,17 +226,13 @@ def move_signs(app: Application) -> Result:
         if scaled.dims is None or table.dims is None or (found := _without_signs(app, scaled)) is None:
             continue
         plain, factors = found
-        if not _table_takes_signs(table.dims, factors.shape):
-            return "its table is the same for all parts"
+        pairs = zip(table.dims[::-1], factors.shape[::-1], strict=False)
+        if len(table.dims) < factors.ndim or any(sign not in (1, dim) for dim, sign in pairs):
+            return "its table is the same for all parts"  # it would have other dims with their signs
         signs = app.tools.constants.of_array(factors, app.dtype)
         signed = flat.apply_elementwise(app, "Mul", [table, signs], table.dims)
         return None if signed is None else flat.apply_elementwise(app, "Mul", [plain, signed], app.shape)
     return None
-
-
-def _table_takes_signs(dims: Dims, signs: tuple[int, ...]) -> bool:
-    """Whether a table has its dims still when it is multiplied by signs."""
-    return len(dims) >= len(signs) and all(sign in (1, dim) for dim, sign in zip(dims[::-1], signs[::-1], strict=False))
 
 
 def _without_signs(app: Application, term: Term) -> tuple[Term, np.ndarray] | None:
@@ -266,25 +260,20 @@ def _repeat_signs(signs: np.ndarray, behind: int | None, dims: Dims) -> np.ndarr
         sizes.insert(0, dim.constant)
         count *= dim.constant
         if count % (len(signs) * behind) == 0:
-            whole = np.tile(np.repeat(signs, behind), count // (len(signs) * behind)).reshape(sizes)
-            return _narrow_array(whole)
+            array = np.tile(np.repeat(signs, behind), count // (len(signs) * behind)).reshape(sizes)
+            for axis in range(array.ndim):  # dims of 1 along which its elements are the same, without leading ones
+                first = array.take([0], axis)
+                array = first if (array == first).all() else array
+            sizes = list(array.shape)
+            return array.reshape(sizes[next((axis for axis, size in enumerate(sizes) if size != 1), len(sizes)) :])
     return None
-
-
-def _narrow_array(array: np.ndarray) -> np.ndarray:
-    """Return an array with dims of 1 along which its elements are the same, without leading ones."""
-    for axis in range(array.ndim):
-        first = array.take([0], axis)
-        array = first if (array == first).all() else array
-    return array.reshape(array.shape[next((axis for axis, size in enumerate(array.shape) if size != 1), array.ndim) :])
 
 
 def _split_signs(app: Application, axis: int, parts: Sequence[Term]) -> tuple[list[Term], list[int]] | None:
     """Return parts without their signs, and the sign of each element along the axis; None where none is negated."""
     plain, numbers = [], list[int]()
     for part in parts:
-        inner = without_reshape(part)
-        length = part.shape[axis].constant
+        inner, length = without_reshape(part), part.shape[axis].constant
         if length is None or inner is None:
             return None
         source = inner.args[0] if inner.op == "Neg" else None

@@ -45,7 +45,6 @@ from graphkit.symbolic.expr import TooComplexError, const, symbol
 
 # The original of each method of a bundle: a decoder, or an encoder and the first step of a decoder as one model.
 
-
 OWN = "proof/"  # before names that a proof adds
 ENCODER = f"{OWN}encoder/"
 MOST = np.iinfo(np.int64).max
@@ -154,8 +153,7 @@ class MethodOriginal:
     def model(self, shown: Mapping[str, str]) -> Model:
         """Return it with the positions that a bundle counts, and with other outputs: the value of each, by name."""
         edit = InterfaceEdit(self.whole)
-        positions = self.role("positions")
-        if positions:
+        if positions := self.role("positions"):
             self._count_positions(edit, positions)
         outputs = [self.like(source, name) for name, source in shown.items()]
         for name, source in shown.items():
@@ -219,11 +217,10 @@ def _link_models(encoder: Model, decoder: Model) -> dict[str, str]:
     links: dict[str, str] = {}
     for role, sources in (("encoder state", hidden), ("encoder mask", masks)):
         values = [value.name for value, each in decoder.roles.inputs.items() if each == role]
-        if not values:
-            continue
-        if len(sources) != 1:
+        if values and len(sources) != 1:
             raise UnknownError("it is not known what the decoder reads of the encoder")
-        links |= dict.fromkeys(values, sources[0].name)
+        for name in values:
+            links[name] = sources[0].name
     return links
 
 
@@ -257,7 +254,6 @@ def _join_models(encoder: Model, decoder: Model) -> tuple[Model, Mapping[str, st
 
 # What a method of a bundle declares, and what its contract says of lengths: both as the induction over calls needs.
 
-
 TOKENS = 1  # the axis of tokens
 OF_TOKENS: tuple[Role, ...] = ("tokens", "embeddings", "mask", "positions", "token types")  # inputs that go with them
 
@@ -277,9 +273,8 @@ def dim_faults(original: MethodOriginal) -> Iterator[str]:
     others += tokens[:TOKENS]
     past, new = _symbols_of(dims[name][axis] for name, axis in grown.items()), _symbols_of(tokens[TOKENS:])
     shared = past & new | (past | new) & _symbols_of(others)
-    yield from (
-        f"dim '{name}' is declared for what need not be as long: past, tokens or source" for name in sorted(shared)
-    )
+    for name in sorted(shared):
+        yield f"dim '{name}' is declared for what need not be as long: past, tokens or source"
     for name, axis in grown.items():
         if dims[name][axis].name is None or lower(dims[name][axis]) != 0:
             yield f"the past {name} is declared {dims[name][axis]} along axis {axis}, which is no dim that may be 0"
@@ -323,12 +318,7 @@ def port_faults(
 ) -> Iterator[str]:
     """Yield what a method declares of its inputs and outputs, and they are not.
 
-    Args:
-        contract: The bundle.
-        method: The method.
-        model: Its model, as it is.
-        adapted: The same with the interface of its original, which computes all inputs.
-        original: The shapes of the original.
+    `adapted` is its model with the interface of its original, which computes all inputs.
     """
     states = {state.name: state for state in contract.states}
     ports = {port.name: port for port in (*method.inputs, *method.outputs)}
@@ -442,19 +432,15 @@ def _check_method(originals: Originals, contract: BundleContract, method: Bundle
     except UnknownError as error:
         return Equivalence.unknown((port.name for port in method.outputs), str(error))
     unread = [value.name for value in pair[0].graph.inputs if value.name not in adapter.taken]
-    found = check_equivalence(
-        *pair, values=original.values, renamed=adapter.renamed, unread=unread, free=adapter.free, dims="named"
-    )
+    free, names = adapter.free, adapter.renamed
+    found = check_equivalence(*pair, values=original.values, renamed=names, unread=unread, free=free, dims="named")
     dims = (dim for port in (*method.inputs, *method.outputs) for dim in port.shape)
     sizes = [*(size for state in contract.states for size in state.shape), *(d for d in dims if isinstance(d, int))]
     found = found.up_to(max(sizes, default=0))
     ports = dict(zip(adapter.shown, method.outputs, strict=True))
     kept = [f"{port.name} = {ALL_KEPT}" for port in method.sources.get("kept", ())]
-    return replace(
-        found,
-        outputs=tuple(replace(each, name=ports[each.name].name) for each in found.outputs),
-        conditions=(*found.conditions, *kept),
-    )
+    outputs = tuple(replace(each, name=ports[each.name].name) for each in found.outputs)
+    return replace(found, outputs=outputs, conditions=(*found.conditions, *kept))
 
 
 class _Adapter:
@@ -485,8 +471,6 @@ class _Adapter:
         outputs = [self.original.like(source, name) for name, source in self.shown.items()]
         return self.edit.result([self.taken[name] for name in (*order, *self.free) if name in self.taken], outputs)
 
-    # Inputs
-
     def _take_input(self, name: str, own: str) -> str:
         """Take an input of the original, under a name of its own."""
         if name not in self.taken:
@@ -513,9 +497,8 @@ class _Adapter:
         elif state is not None and state.update in ("whole", "swap"):
             self._take_input(state.name, port.name)
         else:
-            raise UnknownError(
-                f"it is not known what {port.name} holds" if state is None else f"{state.name} is a ring"
-            )
+            unknown = f"it is not known what {port.name} holds"
+            raise UnknownError(unknown if state is None else f"{state.name} is a ring")
 
     def _whole_mask(self) -> str:
         return self._take_input(self.mask, f"{OWN}whole/{self.mask}")
@@ -574,8 +557,6 @@ class _Adapter:
             unused = symbol("past_unused_slots") if at == state.axis and not state.prefix else const(0)
             declare_dim(made[at], read_dim(dim, names) + unused)
         return info
-
-    # Outputs
 
     def _show_output(self, port: BundlePort) -> None:
         """Show an output by its name in the original."""

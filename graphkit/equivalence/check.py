@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
-from graphkit.equivalence.application import Reading, Tools
+from graphkit.equivalence.application import Names, Tools
 from graphkit.equivalence.axioms import Axiom
 from graphkit.equivalence.checked_facts import check_facts
 from graphkit.equivalence.failures import branch_faults, new_failures
@@ -106,11 +107,9 @@ def check_equivalence(
         declared = read_alike(before, after, names, dims=dims, computed=computed)
         constants = Constants(Terms(), numbers)
         fixed = {*(values or ()), *unread}
-        faults = [
-            *input_faults(before, after, names, fixed, constants, narrower=narrower, free=free),
-            *output_faults(before, after, names, unwritten),
-        ]
-        if fault := next(iter(faults), "") or loading_fault(*models):
+        of_inputs = input_faults(before, after, names, fixed, constants, narrower=narrower, free=free)
+        faults = chain(of_inputs, output_faults(before, after, names, unwritten))
+        if fault := next(faults, "") or loading_fault(*models):
             raise UnknownError(fault)
         shapes = common_shapes(before, after, names, values or {}, narrower=narrower, free=free, declared=declared)
         if dims == "apart" and (name := _find_other_shape(*shapes)):
@@ -130,18 +129,11 @@ def check_equivalence(
             where = "no size" if odd.is_impossible else "not all sizes that are declared"
             return found.unproven(f"it would hold for {odd}, and so for {where}")
         claimed = [f"{place} = {dim}" for place, dim in _taken_at_their_word(shapes[1], names, free)]
-        return replace(
-            found,
-            conditions=(
-                *found.conditions,
-                *map(str, found.limits),
-                *(narrowed_dims(names, declared) if narrower else ()),
-                *counting_conditions(*shapes),
-                *(f"{claim}, as declared" for claim in claimed),
-            ),
-            compared=count,
-            shared_dims=(*_shared_dims(shapes[0], _read_inputs(shapes, names) - {*computed}), *claimed),
-        )
+        conditions = [*found.conditions, *map(str, found.limits)]
+        conditions += narrowed_dims(names, declared) if narrower else ()
+        conditions += [*counting_conditions(*shapes), *(f"{claim}, as declared" for claim in claimed)]
+        shared = (*_shared_dims(shapes[0], _read_inputs(shapes, names) - {*computed}), *claimed)
+        return replace(found, conditions=tuple(conditions), compared=count, shared_dims=shared)
     except (TooComplexError, UnknownError) as error:
         return Equivalence.unknown((value.name for value in after.graph.outputs), str(error))
 
@@ -153,28 +145,21 @@ def _find_other_shape(before: Shapes, after: Shapes) -> str:
     return next((name for name, dims in others if dims and known.get(name) and dims != known[name]), "")
 
 
-def _read_inputs(shapes: tuple[Shapes, Shapes], names: Mapping[str, str]) -> set[str]:
+def _read_inputs(shapes: tuple[Shapes, Shapes], names: Names) -> set[str]:
     """Return the inputs that a node of either model reads, by their names in the original."""
+    graphs = [each.model.graph for each in shapes]
     before, after = (
-        [value.name for value in each.model.graph.inputs if value.consumers or value in each.model.graph.outputs]
-        for each in shapes
+        [value.name for value in graph.inputs if value.consumers or value in graph.outputs] for graph in graphs
     )
     return {*before, *(names.get(name, name) for name in after)}
 
 
-def _find_fault(
-    original: Reading,
-    rewritten: Reading,
-    before: Shapes,
-    after: Shapes,
-    names: Mapping[str, str],
-    required: RequiredProducts,
-) -> str:
+def _find_fault(pair: Pair, shapes: tuple[Shapes, Shapes], names: Names, required: RequiredProducts) -> str:
     """Return the reason for which no output is proven, "" for none."""
-    if before.contradictions:
-        return f"the original cannot run: {before.contradictions[0].message}"
-    if after.contradictions:
-        return f"the rewritten model cannot run: {after.contradictions[0].message}"
+    original, rewritten = (reader.result for reader in pair)
+    for model, each in zip(("original", "rewritten model"), shapes, strict=True):
+        if each.contradictions:
+            return f"the {model} cannot run: {each.contradictions[0].message}"
     if any(scope.problems for scope in all_scopes(rewritten.model.scopes)):
         return "a node of the rewritten model stands before one that it reads"
     if odd := next((fault for each in (original, rewritten) for fault in odd_flags(each.model)), ""):
@@ -186,15 +171,15 @@ def _find_fault(
     if failures := new_failures(original, rewritten):
         return f"the rewritten model may fail where the original runs: {', '.join(failures)}"
     read = original.values, rewritten.values
-    return next(declared_faults(original.model, rewritten.model, before, after, names, required, read), "")
+    return next(declared_faults((original.model, rewritten.model), shapes, names, required, read), "")
 
 
 def _prove_outputs(
-    exact: Pair, shapes: tuple[Shapes, Shapes], tools: Tools, names: Mapping[str, str], real_axioms: Sequence[Axiom]
+    exact: Pair, shapes: tuple[Shapes, Shapes], tools: Tools, names: Names, real_axioms: Sequence[Axiom]
 ) -> Equivalence:
     """Return which outputs are equal, as far as terms tell: bit for bit, or else in exact arithmetic."""
     terms, constants = tools.terms, tools.constants
-    fault = _find_fault(exact[0].result, exact[1].result, *shapes, names, tools.required)
+    fault = _find_fault(exact, shapes, names, tools.required)
     proofs = _compare_outputs(exact, shapes, names, fault, "bit for bit", constants)
     used, compared = dict(terms.used), ComparedConstants()
     if not fault and any(proof.verdict != "proven" for proof in proofs):
@@ -206,24 +191,13 @@ def _prove_outputs(
         if any(proof.exactness == GRADES[1] for proof in proofs):
             compared = tools.reals.compared_constants()
     limits = size_limits(shapes, lambda expr: tools.required.expr(exact[0].facts.rewriter.expr(expr)))
-    return Equivalence(
-        proofs,
-        dict(sorted(used.items())),
-        _size_conditions(shapes[1]),
-        limits,
-        turning_numbers(shapes, limits),
-        len(terms.known),
-        constants=compared,
-    )
+    turns, conditions = turning_numbers(shapes, limits), _size_conditions(shapes[1])
+    used = dict(sorted(used.items()))
+    return Equivalence(proofs, used, conditions, limits, turns, len(terms.known), constants=compared)
 
 
 def _compare_outputs(
-    pair: Pair,
-    shapes: tuple[Shapes, Shapes],
-    names: Mapping[str, str],
-    fault: str,
-    exactness: Exactness,
-    constants: Constants,
+    pair: Pair, shapes: tuple[Shapes, Shapes], names: Names, fault: str, exactness: Exactness, constants: Constants
 ) -> tuple[OutputProof, ...]:
     original, rewritten = (reader.result for reader in pair)
     theirs = {value.name: value for value in original.model.graph.outputs}
@@ -270,15 +244,13 @@ def _shared_dims(shapes: Shapes, read: Container[str]) -> tuple[str, ...]:
     shared = {name: dims for name, dims in places.items() if len(dims) > 1}
     whole = [name for name, dims in shared.items() if len(dims) == called.get(name)]
     first = [f"one {join_words([str(symbol(name)) for name in whole])}"] if whole else []
-    return (*first, *(f"equal {_places_text(dims)}" for name, dims in shared.items() if name not in whole))
+    others = [dims for name, dims in shared.items() if name not in whole]
+    labels = [(dims, [*label_families(dims)]) for dims in others]
+    texts = (join_words(listed) if len(listed) < 4 else family_labels(dims) for dims, listed in labels)
+    return (*first, *(f"equal {text}" for text in texts))
 
 
-def _places_text(dims: Sequence[str]) -> str:
-    labels = [*label_families(dims)]
-    return join_words(labels) if len(labels) < 4 else family_labels(dims)
-
-
-def _taken_at_their_word(shapes: Shapes, names: Mapping[str, str], free: Sequence[str]) -> list[tuple[str, Expr]]:
+def _taken_at_their_word(shapes: Shapes, names: Names, free: Sequence[str]) -> list[tuple[str, Expr]]:
     """Return the dims that are expressions of other dims because an input says so: no runtime checks that."""
     inputs = [(value, shapes.first[value].dims or ()) for value in shapes.model.graph.inputs if value in shapes.first]
     return [
@@ -335,8 +307,7 @@ def _inner_difference(terms: tuple[Term, Term]) -> tuple[Term, Term] | None:
 
 
 def _term_text(term: Term, side: int) -> str:
-    where = term.origins[side] or next(
-        (arg.origins[side] for arg in term.args if arg is not None and arg.origins[side]), ""
-    )
+    origins = [each.origins[side] for each in (term, *term.args) if each is not None]
+    where = next(filter(None, origins), "")
     shape = "" if term.dims is None else f" [{', '.join(map(str, term.dims))}]"
     return f"{term.op}{shape}" + (f" at {where}" if where else "")

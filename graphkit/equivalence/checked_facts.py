@@ -115,12 +115,10 @@ class _Claim:
         for name in ("name", "doc_string", "metadata_props", "input", "output"):
             node.ClearField(name)
         constants = tuple((at, tensor.SerializeToString(deterministic=True)) for at, tensor in self.constants.items())
-        read = tuple(
-            None if each is None or at in self.constants else _tensor_facts(each) for at, each in enumerate(self.inputs)
-        )
-        told = tuple(None if each is None else _tensor_facts(each) for each in self.outputs)
+        read = [None if at in self.constants else each for at, each in enumerate(self.inputs)]
+        facts = (tuple(None if each is None else _tensor_facts(each) for each in part) for part in (read, self.outputs))
         versions = self.node.scope.opset(), self.node.scope.opset(self.node.domain)
-        return node.SerializeToString(deterministic=True), versions, constants, read, told
+        return node.SerializeToString(deterministic=True), versions, constants, *facts
 
     @cached_property
     def read(self) -> list[Tensor]:
@@ -175,9 +173,8 @@ class _Claim:
     @property
     def says_something(self) -> bool:
         """Whether it says of an output what is not a new unknown: a dim, or an element."""
-        fresh = {
-            name for expr in _tensor_expressions(self.told) for name in expr.symbols if name[:1] == "?"
-        } - self.symbols.keys()
+        names = {name for expr in _tensor_expressions(self.told) for name in expr.symbols}
+        fresh = {name for name in names if name[:1] == "?"} - self.symbols.keys()
         parts = chain.from_iterable((*(each.dims or ()), *_tensor_elements(each)) for each in self.told)
         return any(not isinstance(each, Expr) or fresh.isdisjoint(each.symbols) for each in parts)
 
@@ -274,22 +271,21 @@ def _claims_of(reading: Reading, shapes: Shapes) -> Iterator[_Claim]:
     for place, requirements in enumerate((shapes.limits, shapes.equalities)):
         for each in requirements:
             noted.setdefault(each.node, ([], []))[place].append(each)
-    told = [
-        value for value in reading.values if (tensor := shapes.first.get(value)) is not None and _has_elements(tensor)
-    ]
-    needed = {*walk_breadth_first(filter(None, map(_producing_node, told)), _producing_nodes)}
+    first = {value: tensor for value in reading.values if (tensor := shapes.first.get(value)) is not None}
+    told = [value for value, tensor in first.items() if _has_elements(tensor)]
+
+    def before(node: Node) -> Iterator[Node | None]:
+        given = (value for body in node.bodies.values() for value in body.outputs)
+        yield from map(_producing_node, (*node.operands, *given))
+
+    needed = {*walk_breadth_first(filter(None, map(_producing_node, told)), before)}
     for node in (node for node in reading.nodes if node.constant is None and not node.bodies):
         constants = (_small_constant(reading.model, value) for value in node.inputs)
         limits, equal = noted.get(node, ((), ()))
-        claim = _Claim(
-            node=node,
-            inputs=tuple(None if value is None else shapes.first.get(value, Tensor(0, None)) for value in node.inputs),
-            outputs=tuple(None if value is None else shapes.first.get(value) for value in node.outputs),
-            constants={at: each for at, each in enumerate(constants) if each is not None},
-            limits=tuple(limits),
-            equal=tuple(equal),
-            is_needed=node in needed,
-        )
+        inputs = tuple(None if value is None else shapes.first.get(value, Tensor(0, None)) for value in node.inputs)
+        outputs = tuple(None if value is None else shapes.first.get(value) for value in node.outputs)
+        held = {at: each for at, each in enumerate(constants) if each is not None}
+        claim = _Claim(node, inputs, outputs, held, tuple(limits), tuple(equal), is_needed=node in needed)
         if claim.told and claim.says_something:
             yield claim
 
@@ -297,11 +293,6 @@ def _claims_of(reading: Reading, shapes: Shapes) -> Iterator[_Claim]:
 def _producing_node(value: Value) -> Node | None:
     """Return the node that gives a value, of an input of a body the node around it."""
     return value.producer or value.scope.owner
-
-
-def _producing_nodes(node: Node) -> Iterator[Node | None]:
-    given = (value for body in node.bodies.values() for value in body.outputs)
-    yield from map(_producing_node, (*node.operands, *given))
 
 
 def _small_constant(model: Model, value: Value | None) -> TensorProto | None:
@@ -352,9 +343,8 @@ def _draw_sizes(symbols: Sequence[Symbol], numbers: set[int], is_of_numbers: boo
                 size = int(rng.choice((each.lower, each.upper))) + rng.choice((0, 1, -1))
             row.append(int(min(max(size, each.lower), each.upper)))
         rows.append(row)
-    return Values(
-        {each.name: size_column(listed) for each, listed in zip(symbols, zip(*rows, strict=True), strict=True)}
-    )
+    columns = zip(symbols, zip(*rows, strict=True), strict=True)
+    return Values({each.name: size_column(listed) for each, listed in columns})
 
 
 def _sizes_of(claim: _Claim, values: Values) -> Iterator[Sizes]:
@@ -386,9 +376,6 @@ def _equalise_sizes(claim: _Claim, values: Values) -> Iterator[Values]:
         yield Values({name: size_column([size]) for name, size in sizes.items()})
 
 
-# Runs
-
-
 def _run_claims(claims: Sequence[_Claim], seed: int) -> None:
     """Run claims at as many sizes as are needed, and those that fail at some at others."""
     numbers: dict[tuple[Hashable, bool], set[int]] = {}
@@ -405,10 +392,8 @@ def _run_claims(claims: Sequence[_Claim], seed: int) -> None:
         answers = iter(run_small_models([*chain.from_iterable(models)]))
         for (claim, listed), several in zip(tried, models, strict=True):
             found = [(next(answers), len(feeds)) for _, feeds in several]
-            outcomes = (
-                each for answer, times in found for each in ([answer] * times if isinstance(answer, str) else answer)
-            )
-            _compare_runs(claim, listed, list(outcomes))
+            lists = ([answer] * times if isinstance(answer, str) else answer for answer, times in found)
+            _compare_runs(claim, listed, [*chain.from_iterable(lists)])
         waiting = {claim: sizes for claim, sizes in waiting.items() if not claim.fault and claim.held < claim.at_least}
     for claim in claims:
         why = f"it ran at {claim.held} of {claim.at_least} sizes: {claim.failure or 'at others it is too large'}"

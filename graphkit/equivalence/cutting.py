@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from graphkit.equivalence.application import Application, Result
-from graphkit.equivalence.movement import Movement, count_elements, is_within
+from graphkit.equivalence.movement import Movement, is_within
 from graphkit.equivalence.terms import Term, without_reshape
 from graphkit.ops.rule_context import UnknownError
-from graphkit.ops.tensor import Dims
+from graphkit.ops.tensor import Dims, dims_product
 from graphkit.shapes import Expr, const, lower, upper
 
 ZERO, ONE = const(0), const(1)
@@ -175,9 +175,9 @@ def find_padding(move: Movement, term: Term) -> tuple[Term, list[tuple[int, int]
     for at, each in enumerate(sides):
         if each is None:
             continue
-        before = count_elements(made.shape[:at])
+        before = dims_product(made.shape[:at])
         axes = (axis for axis, dim in enumerate(term.shape) if dim == made.shape[at])
-        axis = next((axis for axis in axes if count_elements(term.shape[:axis]) == before), None)
+        axis = next((axis for axis in axes if dims_product(term.shape[:axis]) == before), None)
         numbers = [end.constant for end in each]
         if axis is None or any(number is None or number < 0 for number in numbers):
             return None

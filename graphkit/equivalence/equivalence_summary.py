@@ -112,11 +112,7 @@ class EquivalenceSummary:
             run = f"run {_times_text(runs)}" if self.is_exact else f"tested in {count_things(runs, 'run(s)')}"
             end = f"{run}{checked}{difference}{without}"
             return f"Proven {self.exactness} at {self.sizes}{self.reach} ({outputs}), and {end}."
-        how = (
-            f"{count_things(runs, 'run(s)')} and {count_things(checks, 'check(s)')}"
-            if checks
-            else count_things(runs, "run(s)")
-        )
+        how = " and ".join([count_things(runs, "run(s)"), *[count_things(checks, "check(s)")] * bool(checks)])
         without = f"; not covered: {gaps}" if gaps else ""
         text = f"Tested in {how}: {tested}{without}."
         count = f"{len(self.proven):,} of {count_things(len(self.proven) + len(self.unproven), 'output(s)')}{whose}"
@@ -142,9 +138,8 @@ class EquivalenceSummary:
             where = f"at every legal size and for every input{conditions}"
             kinds = f"{count_things(self.compared, 'kind(s) of node')} at {LEAST_SIZES} sizes or more"
             confirmed = f" Shapes and integers are as onnxruntime has them, of {kinds}." if self.compared else ""
-            yield Prose(
-                f"By normal forms{whose}, {where}: {share_texts(Counter(self.proven.values()), total)}.{confirmed}"
-            )
+            shares = share_texts(Counter(self.proven.values()), total)
+            yield Prose(f"By normal forms{whose}, {where}: {shares}.{confirmed}")
         if self.exactness == GRADES[1]:
             yield Prose(" ".join(self._real_sentences()))
         for name, reason in list(self.unproven.items())[:MAX_SHOWN]:
@@ -188,24 +183,13 @@ def limited_equivalence(
 ) -> Equivalence:
     """Check for equivalence within a time: see `graphkit.equivalence.check_equivalence`.
 
-    Where as much is proven without it, dims of one name need not be one size, which is tried first.
-
-    Args:
-        original: The original.
-        rewritten: Its rewrite, with the names of the original.
-        narrower: Whether the rewrite takes fewer sizes.
-        values: Arrays of inputs, by name.
-        seconds: The time that this may take, None for a minute.
-        unread: Inputs of the original that the rewrite may lack.
-        unwritten: Outputs of the original that the rewrite may lack.
-        seed: Of the sizes at which the shape engine is compared with onnxruntime.
-        computed: Inputs of the original whose dims are those of its other ones, by their names.
+    The names in the rewrite are those of the original, and None stands for a minute. Where as much is proven without
+    it, dims of one name need not be one size, which is tried first.
     """
-    from graphkit.matching.value_numbering import ConstantNumbers  # which a report without a proof needs not
+    from graphkit.equivalence.check import check_equivalence  # which a report without a proof needs not
+    from graphkit.matching.value_numbering import ConstantNumbers
 
     numbers = ConstantNumbers()
-
-    from graphkit.equivalence.check import check_equivalence
 
     def check(dims: DimNames) -> Equivalence:
         try:

@@ -19,7 +19,6 @@ from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.equivalence import cutting
 from graphkit.equivalence.application import Application, Reading, Run, version_of
 from graphkit.equivalence.axioms import BY_SIZES, copies_zeros
-from graphkit.equivalence.movement import count_elements
 from graphkit.equivalence.reader import broadcast_dims
 from graphkit.equivalence.terms import Term
 from graphkit.graph.declared_types import declared_dims
@@ -34,12 +33,11 @@ from graphkit.graph.operator_traits import (
 )
 from graphkit.graph.view import Node, Scope
 from graphkit.ops.rule_context import UnknownError
-from graphkit.ops.tensor import is_known
+from graphkit.ops.tensor import dims_product, is_known
 from graphkit.shapes import const, lower, upper
 from graphkit.symbolic.algebra import is_nonzero
 
 # Whether a node runs at every size and for every input, by rules for each operator.
-
 
 MAX_MADE = 1 << 30  # elements for which there is memory
 APPROXIMATIONS = (b"none", b"tanh")
@@ -107,15 +105,14 @@ def _always_broadcasts(app: Application) -> bool:
 
 def _is_as_large(app: Application) -> bool:
     """Whether the input has as many elements as the output, wherever the original runs."""
-    counts = {app.tools.required.expr(count_elements(dims)) for dims in (app.operand(0).shape, app.shape)}
+    counts = {app.tools.required.expr(dims_product(dims)) for dims in (app.operand(0).shape, app.shape)}
     return len(counts) == 1
 
 
 def _always_squeezes(app: Application) -> bool:
-    source, axes = app.operand(0).shape, app.listed_numbers(1, "axes")
-    if axes is None or not _is_as_large(app):
-        return axes is None and _is_as_large(app)  # all dims of 1
-    return all(app.tools.required.expr(source[app.axis(axis, len(source))]) == 1 for axis in axes)
+    source, axes = app.operand(0).shape, app.listed_numbers(1, "axes") or ()  # all dims of 1 where none are given
+    dims = (source[app.axis(axis, len(source))] for axis in axes)
+    return _is_as_large(app) and all(app.tools.required.expr(dim) == 1 for dim in dims)
 
 
 def _always_unsqueezes(app: Application) -> bool:
@@ -247,9 +244,8 @@ def _always_normalizes(app: Application) -> bool:
     if not first.shape or app.attr("axis", -1) not in (-1, len(first.shape) - 1) or not _is_float(app):
         return False
     scales = [term for term in app.args[1:] if term is not None]
-    return lower(first.shape[-1]) >= 1 and all(
-        term.dtype == first.dtype and term.dims == first.shape[-1:] for term in scales
-    )
+    is_scaled = all(term.dtype == first.dtype and term.dims == first.shape[-1:] for term in scales)
+    return is_scaled and lower(first.shape[-1]) >= 1
 
 
 ALWAYS = frozenset({"Identity", "Shape", "Size", "Constant"})
@@ -343,11 +339,8 @@ def _says_its_dims(app: Application) -> bool:
     target, source, dims = app.elements(1), app.operand(0).shape, app.shape
     if len(target) != len(dims):
         return False
-    copied = {
-        axis
-        for axis, dim in enumerate(target)
-        if dim == 0 and not app.attr("allowzero", 0) and source[axis : axis + 1] == dims[axis : axis + 1]
-    }
+    zeros = [] if app.attr("allowzero", 0) else [axis for axis, dim in enumerate(target) if dim == 0]
+    copied = {axis for axis in zeros if source[axis : axis + 1] == dims[axis : axis + 1]}
     others = [axis for axis, dim in enumerate(target) if dim != dims[axis] and axis not in copied]
     if not others:
         return True
@@ -378,9 +371,7 @@ def _failure_kind(app: Application) -> object:
     while args and args[-1] is None:
         args.pop()
     attributes = app.attributes
-    if op == "AveragePool" and not str(app.node.attr("auto_pad", "NOTSET")).startswith(
-        "SAME"
-    ):  # whose versions fail alike
+    if op == "AveragePool" and str(app.node.attr("auto_pad", "NOTSET"))[:4] != "SAME":  # whose versions fail alike
         attributes = tuple(each for each in attributes if each[0])  # type: ignore[index]
     return op, attributes, tuple(args)
 
@@ -403,7 +394,7 @@ def branch_faults(original: Reading, rewritten: Reading) -> Iterator[str]:
     conditions = {original.values[node.inputs[0]] for node in _if_nodes(original) if node.inputs and node.inputs[0]}
     for node in _if_nodes(rewritten):
         term = rewritten.values[node.inputs[0]] if len(node.inputs) == 1 and node.inputs[0] is not None else None
-        is_one = term in conditions or (term is not None and term.dims is not None and count_elements(term.dims) == 1)
+        is_one = term in conditions or (term is not None and term.dims is not None and dims_product(term.dims) == 1)
         if term is None or term.dtype != TensorProto.BOOL or not is_one:
             yield f"the condition of {node.path} is not one bool"
         for name, body in node.bodies.items():
@@ -443,9 +434,8 @@ def _output_faults(reading: Reading) -> Iterator[str]:
             if node.is_op("If", "Scan"):
                 yield from (f"{where} gives '{value}' twice" for value in twice)
             if node.is_op("Loop", "Scan"):
-                yield from (
-                    f"{where} gives its input '{each.name}' as it is" for each in body.outputs if each in shared
-                )
+                same = (each.name for each in body.outputs if each in shared)
+                yield from (f"{where} gives its input '{name}' as it is" for name in same)
 
 
 def _undeclared_counters(reading: Reading) -> Iterator[tuple[Scope, int]]:

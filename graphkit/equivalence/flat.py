@@ -17,7 +17,6 @@ from onnx import TensorProto, numpy_helper
 from graphkit.dtypes import BITS, FLOATS, HALVES
 from graphkit.equivalence.application import Application, Result
 from graphkit.equivalence.movement import (
-    count_elements,
     expands_to,
     find_refinement,
     group_axes,
@@ -32,7 +31,7 @@ from graphkit.graph.declared_types import shape_text
 from graphkit.graph.operator_traits import RANDOM, UNARY, broadcasts_inputs, copied_inputs, operator_set
 from graphkit.model import Model
 from graphkit.ops.numerics import IN_ORDER, PLACED, PLACED_IN_DOUBLE, SWAPPING
-from graphkit.ops.tensor import Dims
+from graphkit.ops.tensor import Dims, dims_product
 from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import Expr, const, lower
 
@@ -55,12 +54,11 @@ def run_constants(app: Application) -> Result:
     arrays = [array for array in found if array is not None]
     if not arrays or sum(array.nbytes for array in arrays) > MAX_ARRAY:
         return "its constants are too large to run it"
-    count, bits = None if app.dims is None else count_elements(app.dims).constant, BITS.get(app.dtype)
+    count, bits = None if app.dims is None else dims_product(app.dims).constant, BITS.get(app.dtype)
     is_small = count is not None and bits is not None and count * bits <= 8 * MAX_ARRAY
     if not is_small and (app.dims is not None or app.node.operator not in SELECTING):
         return "what it gives may be too large to run it"
-    result = _run_node(app, found)
-    if result is None:
+    if (result := _run_node(app, found)) is None:
         return None
     of_computed = any(term is not None and app.tools.constants.is_computed(term) for term in args)
     is_copied = bool(copied_inputs(app.node)) or app.node.is_op("Constant", "ConstantOfShape", "Neg")
@@ -103,7 +101,7 @@ def merge_elementwise(app: Application) -> Result:
     """Merge axes that all arguments have, or all but those that broadcast there; repeat the result, not arguments."""
     op = app.node.operator
     is_placed = _is_placed(app) and (not app.is_real or op == "Cast")
-    is_one = app.dims is not None and count_elements(app.dims) == 1  # one number, of whatever rank
+    is_one = app.dims is not None and dims_product(app.dims) == 1  # one number, of whatever rank
     if is_placed and op == "Pow" and not is_one and not (app.dims and lower(app.dims[-1]) > 1):
         return "its last axis may be 1, where onnxruntime computes it otherwise"
     if not app.has_sign:
@@ -213,7 +211,7 @@ def _split_axes(app: Application, term: Term, runs: Sequence[Sequence[Expr]]) ->
     """Return a term with the axes that each axis is made of; None where its dims are neither those nor 1."""
     dims: list[Expr] = []
     for dim, run in zip(term.shape, runs[len(runs) - len(term.shape) :], strict=True):
-        if dim not in (1, count_elements(run)):
+        if dim not in (1, dims_product(run)):
             return None
         dims += [ONE] * len(run) if dim == 1 else run
     return app.tools.movement.reshape(term, tuple(dims))
@@ -247,7 +245,7 @@ def multiply_matrices(app: Application) -> Result:
     rows, inner, columns = *left.shape[-2:], right.shape[-1]
     is_lifted = len(left.shape) < len(right.shape)
     if all(dim == 1 for dim in batches[1]) and not is_lifted:  # onnxruntime takes all rows at once
-        total = count_elements(left.shape[:-1])
+        total = dims_product(left.shape[:-1])
         flats = [move.reshape(left, (total, inner)), move.reshape(right, (inner, columns)), *app.args[2:]]
         return move.reshape(app.make_term(app.node.operator, flats, (total, columns)), app.shape)
     groups = group_axes(batches, natural)
@@ -265,9 +263,7 @@ def _repeated_by_the_other(app: Application, left: Term, right: Term) -> tuple[T
     A right operand whose batches are all 1 is multiplied with the rows of all batches at once, which rounds in another
     way. So its Expand goes only where another batch axis is never 1.
     """
-    bare = _without_expand(app, left, right)
-    if bare is not None:
-        left = bare
+    left = _without_expand(app, left, right) or left
     bare = _without_expand(app, right, left)
     if bare is not None and (app.is_real or any(lower(dim) > 1 for dim in bare.shape[:-2])):
         right = bare
@@ -296,7 +292,7 @@ def work_on_rows(app: Application) -> Result:
         return "it is over another axis than the last"
     if app.shape != first.dims or any(term and len(term.dims or "..") > 1 for term in app.args[1:]):
         return "its scale is no list"
-    rows = (count_elements(first.shape[:axis]), count_elements(first.shape[axis:]))
+    rows = dims_product(first.shape[:axis]), dims_product(first.shape[axis:])
     is_the_same = is_softmax and app.dtype not in HALVES  # of rows, in all versions
     key = tuple(each for each in app.attributes if each[0] not in ("axis", "" if is_the_same else None))  # type: ignore[index]
     args = (app.tools.movement.reshape(first, rows), *app.args[1:])
@@ -310,7 +306,7 @@ def reduce_rows(app: Application) -> Result:
     rank = len(first.shape)
     if not rank or axes not in ([-1], [rank - 1]):
         return "it is over another axis than the last"
-    rows = count_elements(first.shape[:-1])
+    rows = dims_product(first.shape[:-1])
     flat = app.tools.movement.reshape(first, (rows, first.shape[-1]))
     is_all = rank == 1 and app.node.operator not in IN_ORDER
     op = f"{app.node.operator} of {'all' if is_all else 'rows'}"
@@ -323,7 +319,7 @@ def quantize_list(app: Application) -> Result:
     first = app.operand(0)
     if any(term is not None and term.dims != () for term in app.args[1:]):
         return None
-    flat = app.tools.movement.reshape(first, (count_elements(first.shape),))
+    flat = app.tools.movement.reshape(first, (dims_product(first.shape),))
     made = app.make_term(app.node.operator, (flat, *app.args[1:]), app.shape if app.index else flat.dims)
     return made if app.index else app.tools.movement.reshape(made, app.shape)
 
@@ -333,7 +329,7 @@ def look_up_rows(app: Application) -> Result:
     table, indices, move = app.operand(0), app.operand(1), app.tools.movement
     if app.attr("axis", 0) != 0 or not table.shape or not indices.shape:
         return None
-    count, width = count_elements(indices.shape), count_elements(table.shape[1:])
+    count, width = dims_product(indices.shape), dims_product(table.shape[1:])
     flat = move.reshape(table, (table.shape[0], width)), move.reshape(indices, (count,))
     made = app.tools.terms.make("Gather of rows", (), flat, app.dtype, (count, width))
     return move.reshape(made, app.shape)

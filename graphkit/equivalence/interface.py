@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping, 
 from onnx import ModelProto, ValueInfoProto
 
 from graphkit.dtypes import dtype_name
+from graphkit.equivalence.application import Names
 from graphkit.equivalence.sizes import RequiredProducts, required_equalities
 from graphkit.equivalence.terms import Constants, Term
 from graphkit.errors import ModelError
@@ -19,11 +20,7 @@ from graphkit.ops.tensor import Dims
 from graphkit.shapes import Expr, Shapes, infer, is_known, parse, symbol
 from graphkit.shapes.input_dims import DeclaredInputs, declare_dim
 
-FLAGS = listed(
-    """
-    allowzero ceil_mode exclusive keepdims noop_with_empty_axes reverse transA transB upper
-    """
-)
+FLAGS = listed("allowzero ceil_mode exclusive keepdims noop_with_empty_axes reverse transA transB upper")
 
 
 def _callable_inputs(model: Model) -> list[Value]:
@@ -34,7 +31,7 @@ def _callable_inputs(model: Model) -> list[Value]:
 def input_faults(
     original: Model,
     rewritten: Model,
-    names: Mapping[str, str],
+    names: Names,
     fixed: Container[str],
     constants: Constants,
     *,
@@ -55,9 +52,7 @@ def input_faults(
         yield from _input_fault(original, theirs[name], rewritten, mine[name], constants, narrower=narrower)
 
 
-def output_faults(
-    original: Model, rewritten: Model, names: Mapping[str, str], unwritten: Container[str]
-) -> Iterator[str]:
+def output_faults(original: Model, rewritten: Model, names: Names, unwritten: Container[str]) -> Iterator[str]:
     """Yield the differences of the list of outputs; `unwritten` ones may be gone."""
     mine = [names.get(value.name, value.name) for value in rewritten.graph.outputs]
     theirs = [value.name for value in original.graph.outputs if value.name in mine or value.name not in unwritten]
@@ -96,14 +91,12 @@ def _input_fault(
 
 
 def _is_narrower(wide: tuple[object, ...] | None, narrow: tuple[object, ...] | None) -> bool:
-    if wide is None or narrow is None:
+    if wide is None or narrow is None or len(wide) != len(narrow):
         return wide is None
-    if len(wide) != len(narrow):
-        return False
     return all(not isinstance(each, int) or each == other for each, other in zip(wide, narrow, strict=True))
 
 
-def new_symbols(original: Model, rewritten: Model, names: Mapping[str, str]) -> Mapping[str, Expr]:
+def new_symbols(original: Model, rewritten: Model, names: Names) -> Mapping[str, Expr]:
     """Return what the rewritten model's inputs call each symbol that the original's declare, without ambiguous ones."""
     theirs = {value.name: value for value in original.graph.inputs}
     found: dict[str, set[str]] = {}
@@ -116,7 +109,7 @@ def new_symbols(original: Model, rewritten: Model, names: Mapping[str, str]) -> 
     return {before: symbol(after) for before, (after, *others) in found.items() if after and not others}
 
 
-def narrowed_dims(names: Mapping[str, str], declared: tuple[DeclaredInputs, DeclaredInputs]) -> Iterator[str]:
+def narrowed_dims(names: Names, declared: tuple[DeclaredInputs, DeclaredInputs]) -> Iterator[str]:
     """Yield the equalities of dims that the inputs of the rewritten model need, and those of the original do not."""
     theirs, mine = (read.dims for read in declared)
     meanings: dict[str, Expr] = {}
@@ -176,38 +169,27 @@ def odd_flags(model: Model) -> Iterator[str]:
 
 
 def declared_faults(
-    original: Model,
-    rewritten: Model,
-    before: Shapes,
-    after: Shapes,
-    names: Mapping[str, str],
+    models: tuple[Model, Model],
+    shapes: tuple[Shapes, Shapes],
+    names: Names,
     required: RequiredProducts,
-    read: tuple[Mapping[Value, Term], Mapping[Value, Term]] = ({}, {}),
+    read: tuple[Mapping[Value, Term], Mapping[Value, Term]],
 ) -> Iterator[str]:
     """Yield values inside the rewritten model whose declared dtypes or numbers are not those that its nodes compute.
 
     onnxruntime does not load the one, and plans its memory by the other. A wrong number that the original has too is
-    its own, also where less is declared, or what the node computes.
-
-    Args:
-        original: The original.
-        rewritten: Its rewrite.
-        before: The shapes of the original.
-        after: Those of the rewrite.
-        names: What values of the rewrite are called in the original.
-        required: Products of dims that the original requires.
-        read: The terms of the values that were read, of both, whose dims are in words of the original.
+    its own, also where less is declared, or what the node computes. `read` are the terms of the values that were read
+    of both models, whose dims are in words of the original.
     """
+    (original, rewritten), (before, after) = models, shapes
     yield from _wrong_dtypes(rewritten, after)
-    known = {
-        (name, _computed_text(dims)): declared for name, declared, dims in _wrongly_declared(original, before, read[0])
-    }
+    odd = _wrongly_declared(original, before, read[0])
+    known = {(name, _computed_text(dims)): declared for name, declared, dims in odd}
     symbols = new_symbols(original, rewritten, names)
     for name, declared, dims in _wrongly_declared(rewritten, after, read[1]):
         theirs = known.get((names.get(name, name), _computed_text(dims)), ())
-        right = (
-            [dim.declared for dim in dims] if dims is not None and len(dims) == len(declared) else [""] * len(declared)
-        )
+        is_told = dims is not None and len(dims) == len(declared)
+        right = [dim.declared for dim in dims or ()] if is_told else [""] * len(declared)
         if len(theirs) != len(declared) or any(
             mine is not None and not _is_declared_alike(other, mine, symbols) and str(mine) != text
             for mine, other, text in zip(declared, theirs, right, strict=True)
@@ -232,7 +214,7 @@ Place = tuple[str, str, int]  # a scope, a name in it, and an axis
 UNKNOWN = "?"  # before an unknown dim
 
 
-def _is_renamed(places: Mapping[Place, str], theirs: Mapping[Place, tuple[str, str]], names: Mapping[str, str]) -> bool:
+def _is_renamed(places: Mapping[Place, str], theirs: Mapping[Place, tuple[str, str]], names: Names) -> bool:
     """Whether the original declares one symbol for all of these dims, and computes the same of each."""
     symbols = set[str]()
     for (scope, name, axis), meaning in places.items():
@@ -294,19 +276,15 @@ def _wrongly_declared(
             yield value.name, declared, dims
 
 
+Allowed = Callable[[str, int, int], bool]  # whether a number may be declared along an axis, whatever it is there
+
+
 def declaration_faults(
-    values: Collection[Value],
-    fed: Shapes,
-    original: Shapes,
-    is_allowed: Callable[[str, int, int], bool] = lambda *_: False,
+    values: Collection[Value], fed: Shapes, original: Shapes, is_allowed: Allowed = lambda *_: False
 ) -> Iterator[str]:
     """Yield what a model declares of inputs and outputs, and they are not.
 
-    Args:
-        values: Its inputs and outputs, which the model that is fed computes under their names.
-        fed: The shapes of the model with nodes that compute these from the inputs of its original.
-        original: The shapes of the original.
-        is_allowed: Whether a number may be declared along an axis of an input or output, whatever it is there.
+    The model that is `fed` computes these under their names, by nodes in front of it, from the inputs of its original.
     """
     required = RequiredProducts(required_equalities(original))
     meanings: dict[str, set[str]] = {}
@@ -357,21 +335,15 @@ def _dim_meaning(dim: Expr | None, required: RequiredProducts) -> str:
 
 # A model cut open where a part of it begins, to be compared with that part.
 
-
 UNREAD = "proof/uncut/"  # before the names of what the whole computes for a value that is an input here
 
 
 def cut_open(whole: Model, part: Model, computed: Mapping[str, Sequence[Expr] | None]) -> Model:
     """Return a model with the inputs and outputs of a part of it, by the names that both have, and its other inputs.
 
-    Values at which the part begins have the dims that the whole computes, inputs those that it declares: what the part
-    calls a dim may be another dim there. Outputs have the dims that the model declares for them, or none, so that the
-    part may declare these, or those that nodes compute.
-
-    Args:
-        whole: The model.
-        part: A part of it.
-        computed: The dims of the values at which the part begins, in symbols of the whole.
+    Values at which the part begins have the dims that the whole computes for them, which are `computed`, in its own
+    symbols; inputs have those that it declares: what the part calls a dim may be another dim there. Outputs have the
+    dims that the model declares for them, or none, so that the part may declare these, or those that nodes compute.
 
     Raises:
         ModelError: The model computes no value of a name that the part has, or one of another dtype.

@@ -18,10 +18,10 @@ from graphkit.equivalence import cutting, flat
 from graphkit.equivalence.application import Application, Result, Tools
 from graphkit.equivalence.axioms import Axiom
 from graphkit.equivalence.cutting import find_padding
-from graphkit.equivalence.movement import count_elements, expands_to
+from graphkit.equivalence.movement import expands_to
 from graphkit.equivalence.spelling import OF_KERNEL
 from graphkit.equivalence.terms import Key, RealArray, Term, without_reshape
-from graphkit.ops.tensor import Dims, sizes_of
+from graphkit.ops.tensor import Dims, dims_product, sizes_of
 from graphkit.shapes import Expr, const, lower
 
 WEIGHT, BIAS = "weight", "bias"
@@ -74,9 +74,9 @@ def _change_term(tools: Tools, term: Term, change: Change) -> Term:
     if bare is not term and bare.dims and (axis is None or bare.dims[axis] == term.shape[axis]):
         return tools.movement.expand(change_term(tools, bare, change), term.shape)
     constant = tools.reals.of_array(change.vector, term.dtype, change.kind)
-    dims: Dims = (count_elements(term.shape),)
+    dims: Dims = (dims_product(term.shape),)
     if axis is not None:
-        dims = (count_elements(term.shape[:axis]), term.shape[axis], count_elements(term.shape[axis + 1 :]))
+        dims = (dims_product(term.shape[:axis]), term.shape[axis], dims_product(term.shape[axis + 1 :]))
     args = tools.movement.reshape(term, dims), constant
     return tools.movement.reshape(tools.terms.make(change.kind, (), args, term.dtype, dims), term.shape)
 
@@ -121,8 +121,8 @@ def _split_change(tools: Tools, term: Term) -> tuple[Term, Change] | None:
 
 def _same_axis(dims: Dims, axis: int, others: Dims) -> int | None:
     """Return the axis of other dims of the same elements that is an axis of dims."""
-    after = count_elements(dims[axis + 1 :])
-    found = [at for at, dim in enumerate(others) if dim == dims[axis] and count_elements(others[at + 1 :]) == after]
+    after = dims_product(dims[axis + 1 :])
+    found = [at for at, dim in enumerate(others) if dim == dims[axis] and dims_product(others[at + 1 :]) == after]
     return found[0] if len(found) == 1 else None
 
 
@@ -171,13 +171,8 @@ def _spread_vector(vector: RealArray, axis: int, rank: int) -> RealArray:
 def linear_product(tools: Tools, key: Key, data: Term, weight: Term, dims: Dims, *, is_padded: bool = False) -> Term:
     """Return the product of data with a constant weight, with the scale and shift of the data inside of it.
 
-    Args:
-        tools: The table of terms and what is beside it.
-        key: "MatMul", with a matrix, or "Conv" and its attributes.
-        data: A matrix, or images.
-        weight: A constant.
-        dims: Of the result.
-        is_padded: Whether zeros stand around the data, so that nothing may be added to it.
+    The key is "MatMul", of two matrices, or "Conv" and its attributes, of images. Where zeros stand around the data,
+    nothing may be added to it.
     """
     is_matrix, sizes = key[0] == "MatMul", sizes_of(weight.dims or ())
     assert sizes
@@ -193,7 +188,7 @@ def linear_product(tools: Tools, key: Key, data: Term, weight: Term, dims: Dims,
         if not products.is_finite:
             break
         if change.kind == "Shifted":
-            moved = products.sum_axes(over)
+            moved = RealArray(np.asarray(products.elements.sum(axis=over)), "sum")
             bias = moved if bias is None else bias.plus(moved)
         else:
             weight, array = tools.reals.of_array(products, weight.dtype, WEIGHT), products
@@ -252,7 +247,7 @@ def _constant_of(app: Application, term: Term | None) -> RealArray | None:
         return None
     term = app.tools.movement.without_expand(term)
     inner = without_reshape(term)
-    if inner is not None and inner.op == "Expand" and count_elements((inner.args[0] or inner).dims or ()) == 1:
+    if inner is not None and inner.op == "Expand" and dims_product((inner.args[0] or inner).dims or ()) == 1:
         term = inner.args[0] or term
     return app.tools.reals.array(term) if term.dtype == app.dtype else None
 
@@ -379,7 +374,7 @@ def multiply_rows(app: Application) -> Result:
         return None  # no model that runs
     if not right.is_constant or len(right.shape) != 2 or len(left.shape) < 2 or left.is_constant:
         return None
-    rows = count_elements(left.shape[:-1])
+    rows = dims_product(left.shape[:-1])
     data = move.reshape(left, (rows, left.shape[-1]))
     return move.reshape(linear_product(app.tools, ("MatMul",), data, right, (rows, right.shape[1])), app.shape)
 
@@ -389,9 +384,8 @@ def scale_product(app: Application) -> Result:
     left, right = app.operand(0), app.operand(1)
     if app.dtype not in FLOATS or left.is_constant or right.is_constant or None in (left.dims, right.dims):
         return None
-    (one, factor, is_weight), (other, more, is_other_weight) = (
-        split_off_scale(app.tools, each) for each in (left, right)
-    )
+    one, factor, is_weight = split_off_scale(app.tools, left)
+    other, more, is_other_weight = split_off_scale(app.tools, right)
     if is_weight and not is_other_weight:
         one, factor = left, Change.by(1)
     if is_other_weight and not is_weight:
@@ -412,13 +406,13 @@ def share_heads(app: Application) -> Result:
     flat_right = without_reshape(right)
     assert flat_right is not None
     is_turned = flat_right.op == "Transpose" and flat_right.attributes == (0, 2, 1)
-    if is_turned and flat_right.dims != (count_elements(batches), inner, columns):
+    if is_turned and flat_right.dims != (dims_product(batches), inner, columns):
         return None  # other axes change places than those of the matrices
     copies = without_reshape(flat_right.args[0] if is_turned else flat_right)
     if copies is None or copies.op != "Expand" or copies.dims is None or len(copies.dims) < 2:
         return None
     (heads, count), source = copies.dims[:2], copies.args[0]
-    if source is None or source.dims != (heads, const(1), *copies.dims[2:]) or heads * count != count_elements(batches):
+    if source is None or source.dims != (heads, const(1), *copies.dims[2:]) or heads * count != dims_product(batches):
         return None
     if is_turned:
         once = move.transpose(move.reshape(source, (heads, columns, inner)), (0, 2, 1))
@@ -480,7 +474,7 @@ def normalize_einsum(app: Application) -> Result:
     columns = [label for label in out if label not in left]
 
     def merged_size(labels: Sequence[str]) -> Expr:
-        return count_elements([sizes[label] for label in labels])
+        return dims_product([sizes[label] for label in labels])
 
     args: list[Term | None] = []
     for term, labels, parts in ((terms[0], left, (batch, rows, inner)), (terms[1], right, (batch, inner, columns))):
@@ -522,7 +516,7 @@ def normalise_layer(app: Application) -> Result:
 
 
 def _normalised_term(app: Application, data: Term, epsilon: float) -> Term:
-    move, rows = app.tools.movement, (count_elements(data.shape[:-1]), data.shape[-1])
+    move, rows = app.tools.movement, (dims_product(data.shape[:-1]), data.shape[-1])
     key, args = (float(np.float32(epsilon)),), (move.reshape(data, rows),)
     return move.reshape(app.tools.terms.make("Normalised", key, args, app.dtype, rows), data.shape)
 
@@ -532,17 +526,15 @@ def normalise_rows(app: Application) -> Result:
     left, right = app.operand(0), app.operand(1)
     if app.dtype != TensorProto.FLOAT or not app.shape:
         return None
-    pairs = ((left, right),) if app.node.op_type == "Div" else ((left, right), (right, left))
-    for centred, deviation in pairs:
+    pairs, per_row = ((left, right), (right, left)), (*app.shape[:-1], const(1))
+    for centred, deviation in pairs[: 1 if app.node.op_type == "Div" else 2]:
         root = without_reshape(deviation)
         if app.node.op_type == "Mul":
             root = _inverted_term(app, root)
-        if root is None or root.op != "Sqrt" or centred.dims != app.shape:
+        if root is None or root.op != "Sqrt" or centred.dims != app.shape or deviation.dims != per_row:
             continue
-        if deviation.dims == (*app.shape[:-1], const(1)):
-            found = _match_moments(app, centred, without_reshape(root.args[0]))
-            if found is not None:
-                return _normalised_term(app, *found)
+        if (found := _match_moments(app, centred, without_reshape(root.args[0]))) is not None:
+            return _normalised_term(app, *found)
     return None
 
 
@@ -592,11 +584,9 @@ def _is_square(app: Application, term: Term | None, base: Term) -> bool:
 
 
 CUTS: Mapping[str, Callable[[Application], Result]] = {
-    "Slice": cutting.cut_axes,
-    "Split": cutting.cut_part,
-    "Gather": cutting.gather_one,
+    "Slice": cutting.cut_axes, "Split": cutting.cut_part, "Gather": cutting.gather_one,
     "SequenceAt": cutting.take_element,
-}
+}  # fmt: skip
 
 
 def cut_columns(app: Application) -> Result:

@@ -27,7 +27,6 @@ from graphkit.suggest import count_things
 
 # Faults for which onnxruntime does not load a model, whatever its nodes compute.
 
-
 MOST_HELD = 1 << 26  # bytes of tensors in nodes and bodies that are read to load a model
 SMALL = 64  # elements of an initializer that may say something of shapes
 LIST = 1 << 12  # the same of a list of integers
@@ -121,7 +120,6 @@ def _loading_error(model: Model, *, optimize: bool = False) -> str:
 
 # A copy that onnxruntime loads of a model which it refuses for what no run meets: names of nodes, dead branches.
 
-
 SEQUENCES_SINCE = 11  # the opset
 REASON = re.compile(r"Op \((\w+)\) \[\w+\] ([^\[\]]+)$")  # the operator of the innermost node, and what it says
 
@@ -164,12 +162,9 @@ def loadable_copy(model: Model) -> LoadableCopy | None:
 def _repeated_names(model: Model) -> Iterator[str]:
     for scope in all_scopes(model.scopes):
         named = Counter(node.proto.name for node in scope.nodes if node.proto.name)
-        where = scope.path or "the graph"
-        yield from (
-            f"{count_things(count, 'node(s)')} of {where} are called '{name}'"
-            for name, count in named.items()
-            if count > 1
-        )
+        for name, count in named.items():
+            if count > 1:
+                yield f"{count_things(count, 'node(s)')} of {scope.path or 'the graph'} are called '{name}'"
 
 
 def _dead_branches(model: Model) -> dict[Scope, list[int]]:

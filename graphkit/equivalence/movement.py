@@ -7,20 +7,14 @@ Reshape, and merged batch dims make no difference. All of this is exact: bit for
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from graphkit.equivalence.terms import Constants, Term, Terms, without_reshape
-from graphkit.ops.tensor import Dims, sizes_of
+from graphkit.ops.tensor import Dims, dims_product, sizes_of
 from graphkit.shapes import Expr, const, lower, upper
 
 MAX_PARTS = 64  # of a Concat inside another one: Concats of themselves would have 2 to the power of their number
 JOINED = (1,)  # the axis of a Concat, whose axes before and behind are merged
-
-
-def count_elements(dims: Sequence[Expr]) -> Expr:
-    """Return the number of elements."""
-    return math.prod(dims, start=const(1))
 
 
 class Movement:
@@ -57,7 +51,7 @@ class Movement:
             count, rest = divmod(len(parts), period)
             if rest or parts != parts[:period] * count:
                 continue
-            if all(count_elements(dims[:axis]) != outer * count for axis in range(len(dims) + 1)):
+            if all(dims_product(dims[:axis]) != outer * count for axis in range(len(dims) + 1)):
                 continue
             length = sum((part.dims[1] for part in parts[:period] if part.dims is not None), const(0))
             once, row = self.concat(parts[:period], 1, (outer, length, behind)), length * behind
@@ -86,7 +80,7 @@ class Movement:
             else:
                 runs.append([axis])
         order = sorted(range(len(runs)), key=lambda index: runs[index][0])
-        merged = tuple(count_elements([term.shape[axis] for axis in runs[index]]) for index in order)
+        merged = tuple(dims_product([term.shape[axis] for axis in runs[index]]) for index in order)
         moved = tuple(order.index(index) for index in range(len(runs)))
         inner = self.reshape(term, merged)
         made = self.terms.make("Transpose", moved, (inner,), term.dtype, [merged[axis] for axis in moved])
@@ -97,8 +91,7 @@ class Movement:
         inner = without_reshape(term)
         if inner is None or inner.op != "Transpose" or term.dims is None or inner.dims is None:
             return None
-        aligned = align_dims(inner.dims, term.dims)
-        source = inner.args[0]
+        aligned, source = align_dims(inner.dims, term.dims), inner.args[0]
         if aligned is None or source is None:
             return None
         fine, runs, others = aligned
@@ -119,7 +112,7 @@ class Movement:
         if term.is_constant and (made := self.constants.expand_constant(term, dims)) is not None:
             return made
         groups = group_axes([term.shape], dims)
-        merged = tuple(count_elements([dims[axis] for axis in axes]) for _, axes in groups)
+        merged = tuple(dims_product([dims[axis] for axis in axes]) for _, axes in groups)
         source = self.without_leading_ones(self.reshape(term, merge_grouped_dims(term.shape, dims, groups)))
         if source.dims == merged:
             return self.reshape(source, dims)
@@ -133,9 +126,7 @@ class Movement:
         if inner is None or inner.op != "Expand" or inner.dims is None or term.dims is None:
             return term
         source, runs = inner.args[0], find_refinement(inner.dims, term.dims)
-        if runs is None or source is None or source.dims is None:
-            return term
-        if not expands_to(source.dims, inner.dims):
+        if runs is None or source is None or source.dims is None or not expands_to(source.dims, inner.dims):
             return term
         padded = (const(1),) * (len(inner.dims) - len(source.dims)) + source.dims
         dims = list(term.dims)
@@ -174,7 +165,7 @@ class Movement:
         return self._cut_axis(term, axis, "Strided", taken)
 
     def _cut_axis(self, term: Term, axis: int, op: str, taken: tuple[Expr, Expr] | tuple[Expr, Expr, int]) -> Term:
-        before, behind = count_elements(term.shape[:axis]), count_elements(term.shape[axis + 1 :])
+        before, behind = dims_product(term.shape[:axis]), dims_product(term.shape[axis + 1 :])
         source = self.reshape(term, (before, term.shape[axis], behind))
         made = self.terms.make(op, taken, (source,), term.dtype, (before, taken[1], behind))
         return self.reshape(made, _with_dim(term.shape, axis, taken[1]))
@@ -184,7 +175,7 @@ class Movement:
         inner = without_reshape(term)
         if inner is None or inner.op != "Slice" or term.dims is None or (source := inner.args[0]) is None:
             return None
-        if inner.dims != (count_elements(term.dims[:axis]), term.dims[axis], count_elements(term.dims[axis + 1 :])):
+        if inner.dims != (dims_product(term.dims[:axis]), term.dims[axis], dims_product(term.dims[axis + 1 :])):
             return None
         match inner.attributes:
             case (Expr() as start, Expr() as length):
@@ -216,7 +207,7 @@ class Movement:
         dims = term.dims or ()
         before, total, behind = inner.dims
         for axis, dim in enumerate(dims):
-            if dim == total and count_elements(dims[:axis]) == before and count_elements(dims[axis + 1 :]) == behind:
+            if dim == total and dims_product(dims[:axis]) == before and dims_product(dims[axis + 1 :]) == behind:
                 parts = [part for part in inner.args if part is not None and part.dims is not None]
                 return axis, [self.reshape(part, _with_dim(dims, axis, part.dims[1])) for part in parts if part.dims]
         return None
@@ -243,7 +234,7 @@ class Movement:
         others = {None if part.dims is None else _with_dim(part.dims, axis, const(0)) for part in listed}
         if dims is None or others != {_with_dim(dims, axis, const(0))}:
             return self.terms.make("Concat", (axis, "of other dims"), listed or parts, parts[0].dtype, dims)
-        before, behind = count_elements(dims[:axis]), count_elements(dims[axis + 1 :])
+        before, behind = dims_product(dims[:axis]), dims_product(dims[axis + 1 :])
         merged = [self.reshape(part, (before, part.dims[axis], behind)) for part in listed if part.dims is not None]
         made = self.terms.make("Concat", JOINED, merged, listed[0].dtype, (before, dims[axis], behind))
         return self.reshape(made, dims)
@@ -275,9 +266,8 @@ def align_dims(left: Dims, right: Dims) -> tuple[list[Expr], list[list[int]], li
     while at[0] < len(long[0]) and at[1] < len(long[1]):
         for side, (one, many) in enumerate(((left, right), (right, left))):
             axis, rest = long[side][at[side]], long[1 - side][at[1 - side] :]
-            count = next(
-                (n for n in range(1, len(rest) + 1) if count_elements([many[a] for a in rest[:n]]) == one[axis]), 0
-            )
+            ends = (n for n in range(1, len(rest) + 1) if dims_product([many[a] for a in rest[:n]]) == one[axis])
+            count = next(ends, 0)
             if count:
                 for other in rest[:count]:
                     found[side][axis].append(len(fine))
@@ -312,7 +302,7 @@ def group_axes(shapes: Sequence[Dims], whole: Dims) -> list[tuple[tuple[bool, ..
 
 def merge_grouped_dims(dims: Dims, whole: Dims, groups: Sequence[tuple[tuple[bool, ...], list[int]]]) -> Dims:
     """Return dims with the axes of each group as one."""
-    return tuple(count_elements([_dim_from_back(dims, axis - len(whole)) for axis in axes]) for _, axes in groups)
+    return tuple(dims_product([_dim_from_back(dims, axis - len(whole)) for axis in axes]) for _, axes in groups)
 
 
 def _dim_from_back(dims: Dims, axis: int) -> Expr:
@@ -322,11 +312,9 @@ def _dim_from_back(dims: Dims, axis: int) -> Expr:
 
 def find_refinement(merged: Dims, split: Dims) -> list[list[int]] | None:
     """Return which axes of `split` each axis of `merged` is the product of; None where it does not come out even."""
-    found: list[list[int]] = []
-    axis = 0
+    found, axis = list[list[int]](), 0
     for dim in merged:
-        run: list[int] = []
-        total = const(1)
+        run, total = list[int](), const(1)
         while total != dim or not run:
             if axis == len(split):
                 return None
@@ -334,9 +322,7 @@ def find_refinement(merged: Dims, split: Dims) -> list[list[int]] | None:
             total = total * split[axis]
             axis += 1
         found.append(run)
-    if any(split[rest] != 1 for rest in range(axis, len(split))):
-        return None
-    if not found:
+    if not found or any(dim != 1 for dim in split[axis:]):
         return None
     found[-1] += range(axis, len(split))
     return found

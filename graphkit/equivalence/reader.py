@@ -11,7 +11,7 @@ import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
 from graphkit.dtypes import FLOATS, INTEGERS
-from graphkit.equivalence.application import Application, Context, Reading, Run, Tools, attributes_of, version_of
+from graphkit.equivalence.application import Application, Context, Names, Reading, Run, Tools, attributes_of, version_of
 from graphkit.equivalence.axioms import AXIOMS, FIRST_AXIOMS, Axiom
 from graphkit.equivalence.cutting import WRITES
 from graphkit.equivalence.linear import REAL_AXIOMS
@@ -33,7 +33,6 @@ from graphkit.shapes.learned_facts import Rewriter, rewriter_of
 from graphkit.symbolic.expr import Symbol
 
 # Dtype, dims and elements of a model's values, in expressions that both models share.
-
 
 OWN_UNKNOWN = "?rewritten:"  # before what is unknown in the rewritten model, and not known to be that of the original
 
@@ -62,9 +61,8 @@ class ValueFacts:
         self.shapes, self.required, self.original = shapes, required, original
         self.by_term: dict[Term, Facts] = {}
         self.symbols: dict[str, Expr] = {}
-        self.rewriter: Rewriter = (
-            rewriter_of(required_equalities(shapes)) if original is None else original.facts.rewriter
-        )
+        self.rewriter: Rewriter
+        self.rewriter = rewriter_of(required_equalities(shapes)) if original is None else original.facts.rewriter
 
     def _in_original_words(self, expr: Expr) -> Expr:
         """Return an expression in the words of the original."""
@@ -82,10 +80,7 @@ class ValueFacts:
     def of(self, value: Value, raw: Term, shaped: Callable[[], Hashable | None] = lambda: None) -> Facts:
         """Return a value as it is read; unknown expressions are those of its term where it was read first.
 
-        Args:
-            value: The value.
-            raw: The term of its node before any axiom.
-            shaped: Returns what its dims depend on, None for more than the dims of other values: see `shaped_by`.
+        `raw` is the term of its node before any axiom, and `shaped` gives what its dims depend on: see `shaped_by`.
         """
         tensor = self.shapes.first.get(value) or Tensor(0, None)
         data = tensor.data if tensor.dtype in INTEGERS and tensor.may_have_data else None
@@ -169,7 +164,6 @@ def broadcast_dims(args: Sequence[Term | None]) -> Hashable | None:
 
 # The normal form of what a node gives: its term once the axioms are applied.
 
-
 EXACT = AXIOMS
 REAL = (*FIRST_AXIOMS, *REAL_AXIOMS, *AXIOMS)
 
@@ -185,9 +179,8 @@ class NormalForms:
 
     def __init__(self, shapes: Shapes, tools: Tools, axioms: Sequence[Axiom], original: NormalForms | None) -> None:
         self.shapes, self.tools, self.axioms = shapes, tools, axioms
-        self.known: dict[tuple[Term, bool], tuple[Facts, Term, Mapping[str, int]]] = (
-            {} if original is None else original.known
-        )
+        self.known: dict[tuple[Term, bool], tuple[Facts, Term, Mapping[str, int]]]
+        self.known = {} if original is None else original.known
         self.free_elements = free_elements(shapes)
         self.by_operator: dict[str, list[Axiom]] = {}
 
@@ -201,8 +194,7 @@ class NormalForms:
                 terms.note(name, times)
             return known[1]
         terms.recent.clear()
-        term = self.elements(facts)
-        if term is not None:
+        if (term := self.elements(facts)) is not None:
             terms.note("elements")
         else:
             term = self._normal(app, raw)
@@ -270,7 +262,7 @@ def free_elements(shapes: Shapes) -> frozenset[str]:
 
 
 # The sign of zeros: which operators give the same bits for 0 and -0, and which give zeros of another sign at most.
-#
+
 CHANGING = operator_set("Add Sub Max Min Where")  # which are another term where the sign of zeros does not matter
 
 
@@ -303,19 +295,13 @@ def read_pair(
     models: tuple[Model, Model],
     shapes: tuple[Shapes, Shapes],
     tools: Tools,
-    names: Mapping[str, str],
+    names: Names,
     axioms: Sequence[Axiom],
     exact: Pair | None = None,
 ) -> Pair:
-    """Read the main graphs of an original and its rewrite, in exact arithmetic or bit for bit.
+    """Read the main graphs of an original and its rewrite by some axioms.
 
-    Args:
-        models: Both models.
-        shapes: Their shapes.
-        tools: The table of terms and what is beside it.
-        names: What inputs of the rewrite are called in the original.
-        axioms: Those that may be used.
-        exact: The readings bit for bit, where terms are to be equal in exact arithmetic.
+    That is bit for bit, or in exact arithmetic where it is given how both were read bit for bit.
     """
     known = exact or (None, None)
     tools.reals.is_original = True
@@ -325,24 +311,14 @@ def read_pair(
 
 
 class _Reader:
-    """The terms of a model.
-
-    Args:
-        model: The model.
-        shapes: Its shapes.
-        tools: The table of terms and what is beside it.
-        names: What inputs are called in the original.
-        axioms: Those that may be used.
-        original: The original, where this is the rewritten model.
-        exact: The same model bit for bit, where terms are to be equal in exact arithmetic.
-    """
+    """The terms of a model: of an original, or of the rewrite of one; `exact` is how it was read bit for bit."""
 
     def __init__(
         self,
         model: Model,
         shapes: Shapes,
         tools: Tools,
-        names: Mapping[str, str],
+        names: Names,
         axioms: Sequence[Axiom],
         *,
         original: _Reader | None,
@@ -415,36 +391,17 @@ class _Reader:
             attributes, args = spelling
         attributes, operands = self.with_bodies(node, attributes, args, context)
         for index, value in enumerate(node.outputs):
-            if value is None:
-                continue
-            self.read_output(node, (attributes, operands, args), index, value, context)
+            if value is not None:
+                raw = self.tools.terms.make(node.operator, (*attributes, index), operands, 0, None)
+                facts = self.facts.of(value, raw, partial(shaped_by, node, attributes, args, index))
+                app = Application(node, attributes, args, index, dtype=facts.dtype, dims=facts.dims, tools=self.tools)
+                self.read_output(app, raw, facts, value, context)
 
-    def read_output(
-        self,
-        node: Node,
-        applied: tuple[Key, list[Term | None], list[Term | None]],
-        index: int,
-        value: Value,
-        context: Context,
-    ) -> None:
-        terms = self.tools.terms
-        attributes, operands, args = applied
-        raw = terms.make(node.operator, (*attributes, index), operands, 0, None)
-        facts = self.facts.of(value, raw, partial(shaped_by, node, attributes, args, index))
+    def read_output(self, app: Application, raw: Term, facts: Facts, value: Value, context: Context) -> None:
         raw.dtype = raw.dtype or facts.dtype
         raw.dims = raw.dims if raw.dims is not None else facts.dims
-        raw.origins[self.side] = raw.origins[self.side] or f"{node.path} ({node.operator})"
-        app = Application(
-            node=node,
-            attributes=attributes,
-            args=args,
-            index=index,
-            dtype=facts.dtype,
-            dims=facts.dims,
-            tools=self.tools,
-            has_sign=self.exact is None,
-            is_real=self.exact is not None,
-        )
+        raw.origins[self.side] = raw.origins[self.side] or f"{app.node.path} ({app.node.operator})"
+        app = replace(app, has_sign=self.exact is None, is_real=self.exact is not None)
         if self.exact is None:
             term = self.read_signs(app, raw, facts, value)
         else:
@@ -557,9 +514,8 @@ class _Reader:
         runs = self.result.runs
         for at in range(start, len(runs)):
             context = runs[at].context
-            runs[at] = replace(
-                runs[at], context=(*context[:depth], (finished, context[depth][1]), *context[depth + 1 :])
-            )
+            whole = (*context[:depth], (finished, context[depth][1]), *context[depth + 1 :])
+            runs[at] = replace(runs[at], context=whole)
 
 
 def _scope_place(scope: Scope) -> tuple[object, ...]:

@@ -90,10 +90,9 @@ class SizeLimit:
 
     def up_to(self, size: int) -> SizeLimit:
         """Return it for dims that are at most so large."""
-        dims = {
-            each.name: Expr.from_atom(Symbol(each.name, each.lower, max(each.lower, min(each.upper, size))))
-            for each in self.expr.walk_symbols()
-        }
+        symbols = [*self.expr.walk_symbols()]
+        most = {each: max(each.lower, min(each.upper, size)) for each in symbols}
+        dims = {each.name: Expr.from_atom(Symbol(each.name, each.lower, most[each])) for each in symbols}
         return SizeLimit(self.expr.substitute(dims), self.most)
 
     @property
@@ -182,9 +181,8 @@ class Equivalence:
     def at(self, tried: Sequence[Mapping[str, int]]) -> Equivalence:
         """Return what is proven of sizes that were tried: nothing where a limit holds at none of them."""
         odd = [limit for limit in self.limits if tried and not any(map(limit.holds, tried))]
-        return (
-            self.unproven(f"it would hold for {odd[0]}, and so at none of the sizes that were tried") if odd else self
-        )
+        where = "and so at none of the sizes that were tried"
+        return self.unproven(f"it would hold for {odd[0]}, {where}") if odd else self
 
     def up_to(self, size: int) -> Equivalence:
         """Return what is proven of dims that are at most so large: nothing where a limit does not hold at all sizes."""

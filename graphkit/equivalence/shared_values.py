@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from graphkit.equivalence.application import Reading, Tools, inputs_fault
+from graphkit.equivalence.application import Names, Reading, Tools, inputs_fault
 from graphkit.equivalence.reader import EXACT, REAL, read_pair
 from graphkit.equivalence.sizes import RequiredProducts, common_shapes, required_equalities
 from graphkit.equivalence.spelling import inline_model
@@ -22,15 +22,13 @@ from graphkit.symbolic.expr import TooComplexError
 
 SECONDS = 20.0
 KNOWN = ("Constant", "Elements")  # terms whose elements are known
+Pair = tuple[Value, Value]
+AlikeBy = Callable[[Value], Hashable]
 
 
 def shared_values(
-    a: Model,
-    b: Model,
-    numbers: ConstantNumbers,
-    spec: DimSpec = AS_DECLARED,
-    names_in_a: Mapping[str, str] = MappingProxyType({}),
-) -> Iterator[tuple[Value, Value]]:
+    a: Model, b: Model, numbers: ConstantNumbers, spec: DimSpec = AS_DECLARED, names_in_a: Names = MappingProxyType({})
+) -> Iterator[Pair]:
     """Yield the values of two main graphs that are equal by their normal forms, in exact arithmetic at least.
 
     This says where to look, not that the models are equal: what `check_equivalence` checks of interfaces and of nodes
@@ -38,12 +36,8 @@ def shared_values(
     What has known elements is left out, but for two values that nodes of one operator compute, and no other one has.
     There are none of models whose meaning is not certain, or that take long.
 
-    Args:
-        a: One model.
-        b: The other one.
-        numbers: Those of the constants of both, so that large ones are not read again.
-        spec: The sizes of the inputs of `b`, which those of `a` take too.
-        names_in_a: What inputs of `b` are called in `a`.
+    With the `numbers` of the constants of both, large ones are not read again. The inputs of both have the sizes that
+    `spec` gives those of `b`, and `names_in_a` says what these are called in `a`.
     """
     try:
         with time_limit("the search for equal values", SECONDS):
@@ -53,9 +47,7 @@ def shared_values(
     yield from found
 
 
-def _shared_pairs(
-    a: Model, b: Model, numbers: ConstantNumbers, spec: DimSpec, names_in_a: Mapping[str, str]
-) -> Iterator[tuple[Value, Value]]:
+def _shared_pairs(a: Model, b: Model, numbers: ConstantNumbers, spec: DimSpec, names_in_a: Names) -> Iterator[Pair]:
     models = inline_model(a), inline_model(b)
     shapes = common_shapes(*models, names_in_a, None, narrower=True, spec=spec)
     if any(inputs_fault(node) for each in models for node in all_nodes(each.scopes)):
@@ -67,19 +59,11 @@ def _shared_pairs(
         yield from _pair_by_term(_by_term(a, first.result), _by_term(b, second.result))
 
 
-def _pair_by_term(
-    mine: Mapping[Term, list[Value]], theirs: Mapping[Term, list[Value]]
-) -> Iterator[tuple[Value, Value]]:
+def _pair_by_term(mine: Mapping[Term, list[Value]], theirs: Mapping[Term, list[Value]]) -> Iterator[Pair]:
     for term, values in mine.items():
         others = theirs.get(term, [])
         if term.op not in KNOWN:
-            keys: tuple[Callable[[Value], Hashable], ...] = (
-                lambda value: (value.name, _operator_key(value)),
-                _operator_key,
-                lambda value: value.name,
-                lambda _: None,
-            )
-            for key in keys:
+            for key in KEYS:
                 pairs = _pair_alike(values, others, key)
                 yield from pairs.items()
                 values = [value for value in values if value not in pairs]
@@ -89,9 +73,7 @@ def _pair_by_term(
             yield from _pair_alike(values, others, _operator_key).items()
 
 
-def _pair_alike(
-    values: Sequence[Value], others: Sequence[Value], key: Callable[[Value], Hashable]
-) -> dict[Value, Value]:
+def _pair_alike(values: Sequence[Value], others: Sequence[Value], key: AlikeBy) -> dict[Value, Value]:
     """Return values with others of the same key, the first with the first."""
     waiting: dict[Hashable, deque[Value]] = {}
     for other in others:
@@ -101,6 +83,12 @@ def _pair_alike(
 
 def _operator_key(value: Value) -> Hashable:
     return None if value.producer is None else (value.producer.operator, len(value.producer.inputs))
+
+
+# By what values of one form are told apart, the surest first.
+KEYS: tuple[AlikeBy, ...] = (
+    lambda value: (value.name, _operator_key(value)), _operator_key, lambda value: value.name, lambda _: None,
+)  # fmt: skip
 
 
 def _by_term(model: Model, reading: Reading) -> dict[Term, list[Value]]:

@@ -16,7 +16,7 @@ from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model
 from graphkit.ops.control_and_sequences import has_first_iteration
 from graphkit.ops.rule_context import UnknownError
-from graphkit.ops.tensor import EXACT, Ratio, bound_up_to, dims_product, exact_range, term_span
+from graphkit.ops.tensor import EXACT, Dims, Ratio, bound_up_to, dims_product, exact_range, term_span
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, const, infer, parse, symbol
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer_from
@@ -25,7 +25,6 @@ from graphkit.symbolic.algebra import lower, minimum, upper
 from graphkit.symbolic.expr import OPERATIONS, Atom, Call, Monomial, TooComplexError
 
 # The shapes of an original and its rewrite over the same dims of their inputs.
-
 
 LARGEST = (1 << 63) - 1  # that int64 holds: a proof is about all inputs
 
@@ -59,11 +58,8 @@ def common_shapes(
         UnknownError: Their inputs are declared otherwise.
     """
     read, changed = declared or read_alike(before, after, names)
-    new = {
-        name: _taken_at_their_word(after.graph.values[name], dims, read.groups)
-        for name, dims in changed.dims.items()
-        if name in free
-    }
+    own = {name: dims for name, dims in changed.dims.items() if name in free}
+    new = {name: _taken_at_their_word(after.graph.values[name], dims, read.groups) for name, dims in own.items()}
     first = Inputs(before, values=values, declared=read, largest=LARGEST)
     second = Inputs(after, spec, declared=replace(changed, dims={**changed.dims, **new}), largest=LARGEST)
     theirs = {names.get(name, name): dims for name, dims in second.symbolic.items() if name not in free}
@@ -73,8 +69,8 @@ def common_shapes(
         sizes = {dim.name: other for dim, other in pairs if dim.name is not None}
         taken = {each for dims in theirs.values() for dim in dims or () for each in dim.symbols}
         for name, dims in first.symbolic.items():
-            own = None if dims is None else tuple(_dims_of_original(name, dims, sizes, taken))
-            first.symbolic[name] = theirs.get(name, own)
+            alone = None if dims is None else tuple(_dims_of_original(name, dims, sizes, taken))
+            first.symbolic[name] = theirs.get(name, alone)
         first.take_sizes_of(second)
     else:
         for name, dims in theirs.items():
@@ -83,20 +79,14 @@ def common_shapes(
                 raise UnknownError(f"input {name} is declared {shown[0]}, {shown[1]} in the original")
     ranges = dict(first.ranges)
     shapes = infer_from(before, first)
-    learned = {
-        name: (low, high)
-        for name, (low, high) in first.ranges.items()
-        if low is not None and (low, high) != ranges.get(name)
-    }
+    learned = {name: ends for name, ends in first.ranges.items() if ends[0] is not None and ends != ranges.get(name)}
     if not learned:
         return shapes, infer_from(after, second)
     second.narrow_ranges({name: bounds for name, bounds in learned.items() if name in second.names})
     return infer_from(before, first), infer_from(after, second)
 
 
-def _dims_of_original(
-    name: str, dims: Iterable[Expr], sizes: Mapping[str, Expr], taken: Container[str]
-) -> Iterator[Expr]:
+def _dims_of_original(name: str, dims: Dims, sizes: Mapping[str, Expr], taken: Container[str]) -> Iterator[Expr]:
     """Yield the dims of an input that only the original has: those of inputs that both have, or dims of its own."""
     for axis, dim in enumerate(dims):
         own = f"{name}.{axis}"
@@ -117,7 +107,6 @@ def _taken_at_their_word(value: Value, dims: tuple[Expr, ...] | None, names: Con
 #
 # A model with embeddings of 17 positions runs only where its patches are so many, and one that cuts an image into
 # windows only where these are all of it. A rewritten model may have been given that number.
-
 
 MOST = 8  # products in each other
 
@@ -191,21 +180,17 @@ class RequiredProducts:
 
     def _replace_products(self, expr: Expr) -> Expr:
         for _ in range(MOST):
-            found = [
-                (monomial, factor, next((each for each in self.known if Counter(each) <= Counter(monomial)), ()))
-                for monomial, factor in expr.terms
-            ]
-            if not any(product for _, _, product in found):
+            total, is_same = const(0), True
+            for monomial, factor in expr.terms:
+                product = next((each for each in self.known if Counter(each) <= Counter(monomial)), None)
+                is_same &= product is None
+                if product is None:
+                    total += Expr(((monomial, factor),))
+                else:
+                    total += _without_product(monomial, product) * self.known[product] * factor
+            if is_same:
                 return expr
-            expr = sum(
-                (
-                    Expr(((monomial, factor),))
-                    if not product
-                    else _without_product(monomial, product) * self.known[product] * factor
-                    for monomial, factor, product in found
-                ),
-                start=const(0),
-            )
+            expr = total
         return expr
 
 
@@ -228,14 +213,10 @@ def _ratio_to_number(expr: Expr, number: Expr) -> Expr | None:
 
 def _without_product(monomial: Monomial, product: Monomial) -> Expr:
     left = Counter(monomial) - Counter(product)
-    made = const(1)
-    for atom in left.elements():
-        made = made * Expr.from_atom(atom)
-    return made
+    return dims_product(map(Expr.from_atom, left.elements()))
 
 
 # Up to which sizes what is known of tensors holds: where a dtype holds the numbers that are computed of sizes.
-
 
 MOST_ELEMENTS = 1 << 48  # of a tensor: no memory holds more
 Part = tuple[Monomial, int]  # a product of dims, and its factor
@@ -244,9 +225,7 @@ Part = tuple[Monomial, int]  # a product of dims, and its factor
 def size_limits(models: Sequence[Shapes], plain: Callable[[Expr], Expr] = lambda expr: expr) -> tuple[SizeLimit, ...]:
     """Return up to which sizes what is known of some models holds, without limits that others imply.
 
-    Args:
-        models: Their shapes.
-        plain: Returns an expression with what the models require put into it.
+    `plain` puts what the models require into an expression.
     """
     found: dict[SizeLimit, None] = {}
     for shapes in models:
@@ -298,9 +277,8 @@ def stacks_of_nothing(model: Model) -> Counter[tuple[int, ...]]:
     for node in all_nodes(model.scopes):
         body = node.bodies.get("body") if node.is_op("Loop") else None
         limit, start = (None if (value := node.input(index)) is None else shapes[value] for index in (0, 1))
-        for value in (
-            body.outputs[len(node.inputs) - 1 :] if body is not None and not has_first_iteration(limit, start) else ()
-        ):
+        may_be_none = body is not None and not has_first_iteration(limit, start)
+        for value in body.outputs[len(node.inputs) - 1 :] if body is not None and may_be_none else ():
             known, declared = shapes[value].dims or (), declared_dims(value) or ()
             inferred = tuple(dim.constant or 0 for dim in known)
             found[inferred or tuple(dim if isinstance(dim, int) else 0 for dim in declared)] += 1

@@ -36,7 +36,6 @@ from graphkit.shapes import Shapes
 # The output of such a function is marked: in the inlined model an Identity of an overload of its own gives it, as a
 # kernel adds up in another order than the function's nodes do.
 
-
 FunctionKey = tuple[str, str, str]  # domain, name, overload
 MAX_NODES = 200_000  # of a model without functions
 DOMAIN = "com.microsoft"
@@ -173,9 +172,7 @@ def _mark_kernel(function: FunctionProto) -> None:
 def kernel_fault(model: Model, shapes: Shapes) -> str:
     """Return which call of a function gives its kernel other axes than that takes, "" for none.
 
-    Args:
-        model: The model, with its functions.
-        shapes: Those of the model without them.
+    The shapes are those of the model without its functions.
     """
     names = {function.name for function in model.proto.functions if _domain_of(function.domain) == DOMAIN}
     calls = [*_domain_calls(model.proto, names)]
@@ -223,7 +220,6 @@ def _with_bodies(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
 # One spelling of an operator, whichever version of the operator set a model has.
 
 ONE_OUTPUT = {"BatchNormalization"}  # which learns where it has more
-
 LISTS = {"k"}  # numbers that became lists of one
 
 

@@ -92,12 +92,9 @@ class StageProof:
 def prove_stages(
     stages: Sequence[Stage], *, seconds: float = SECONDS, progress: Callable[[str], None] = lambda _: None
 ) -> tuple[StageProof, ...]:
-    """Return the result for each stage.
+    """Return the result for each stage, in order.
 
-    Args:
-        stages: The stages, in order.
-        seconds: The time that all of them may take; what is left then is tested only.
-        progress: Called with what is done.
+    What is left after so many seconds for all of them is tested only; `progress` is called with what is done.
     """
     found: list[StageProof] = []
     try:
@@ -129,16 +126,14 @@ def _prove_stage(stage: Stage) -> StageProof:
     try:
         result = _compare_stage(stage)
         is_last = stage.is_masking or not stage.sizes
-        at_every_size = is_last or result.up_to(max(stage.sizes.values())).is_proven
-        if not at_every_size:
+        if not (at_every_size := is_last or result.up_to(max(stage.sizes.values())).is_proven):
             result = _compare_stage(_at_its_sizes(stage))
     except ModelError as error:
         return _unproven_stage(stage, str(error))
     grades = {output.name: output.exactness for output in result.proven}
     reason = next((f"'{each.name}': {each.reason}" for each in result.outputs if each.verdict != "proven"), "")
     reason = "what reads masks is tested" if reason and stage.is_masking else reason
-    names = tuple(output.name for output in result.outputs)
-    told = result.conditions if grades else ()
+    names, told = tuple(output.name for output in result.outputs), result.conditions if grades else ()
     return StageProof(stage.model, stage.name, names, grades, reason, at_every_size=at_every_size, conditions=told)
 
 

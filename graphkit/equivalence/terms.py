@@ -85,12 +85,7 @@ class Terms:
     recent: Counter[str] = field(default_factory=Counter)
 
     def make(
-        self,
-        op: str,
-        attributes: Key,
-        args: Iterable[Term | None],
-        dtype: int,
-        dims: Iterable[Expr | int] | None,
+        self, op: str, attributes: Key, args: Iterable[Term | None], dtype: int, dims: Iterable[Expr | int] | None
     ) -> Term:
         """Return the term of an operator on arguments, the one that is there if there is one."""
         listed = tuple(args)
@@ -117,7 +112,6 @@ def without_reshape(term: Term | None) -> Term | None:
 
 
 # Constants by their bytes: small ones by their hash, large ones compared.
-
 
 MAX_HASHED = 1 << 16  # bytes
 MAX_COMPARED = 1 << 18  # elements of a constant that is searched for repeats
@@ -163,13 +157,7 @@ class Constants:
         return _hash_bytes(model.payload(tensor))
 
     def of_array(self, array: np.ndarray, dtype: int, *, is_computed: bool = False) -> Term:
-        """Return the term of an array.
-
-        Args:
-            array: The array.
-            dtype: Its dtype.
-            is_computed: Whether another order of its steps may give another one.
-        """
+        """Return the term of an array; of one that is computed, another order of the steps may give another one."""
         content = np.ascontiguousarray(array).tobytes()
         identity = _hash_bytes(content)
         if len(content) > MAX_HASHED:
@@ -307,7 +295,6 @@ def _hash_bytes(content: bytes | memoryview) -> bytes:
 # product is within 1e-6 of itself, and each element of a sum, whose addends may cancel out, within 1e-6 of the
 # largest one.
 
-
 NEAR = 1e-6  # of its magnitude, how far a computed constant may be from its exact value
 FIRST = 16  # elements that are compared before all are
 Origin = Literal["held", "product", "sum"]
@@ -343,10 +330,6 @@ class RealArray:
         """Return 1 over each element, none of which is 0."""
         return RealArray(np.ones(()), "product")._combine_ranges(self, "product", np.divide)
 
-    def sum_axes(self, axes: int | tuple[int, ...]) -> RealArray:
-        """Return the sums along axes."""
-        return RealArray(np.asarray(self.elements.sum(axis=axes)), "sum")
-
     def take_part(self, elements: np.ndarray) -> RealArray:
         """Return some of its elements, or all with other dims."""
         return RealArray(elements, self.origin)
@@ -378,7 +361,7 @@ class RealConstants:
         if array.origin == "held":
             return self.of_term(self.constants.of_array(array.elements.astype(FLOATS[dtype]), dtype), use)
         content = np.asarray(array.elements, np.float64, order="C")
-        identity = b"computed " + hashlib.blake2b(content.tobytes(), digest_size=32).digest()
+        identity = b"computed " + _hash_bytes(content.tobytes())
         term = self.constants.terms.make("Constant", (dtype, content.shape, identity), (), dtype, content.shape)
         self.constants.terms.arrays[term] = content
         self.origins[term] = max(array.origin, self.origins.get(term, "held"), key=ORIGINS.index)
