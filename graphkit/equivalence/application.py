@@ -242,7 +242,7 @@ class Run:
 
     @property
     def core(self) -> Term:
-        """The normal form without the Reshape around it."""
+        """The normal form without other dims around it."""
         return without_reshape(self.normal) or self.normal
 
 

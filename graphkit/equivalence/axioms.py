@@ -104,7 +104,6 @@ def _fails_with_zero(dims: Dims, target: Sequence[Expr], axis: int) -> bool:
 
 
 def _is_zero_with(dim: Expr, other: Expr) -> bool:
-    """Whether a dim is 0 where another one is."""
     if any(dim * abs(times) == other for _, times in other.terms):
         return True
     return isinstance(other.atom, Symbol) and dim.substitute({other.atom.name: 0}) == 0

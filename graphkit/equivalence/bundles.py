@@ -472,7 +472,6 @@ class _Adapter:
         return self.edit.result([self.taken[name] for name in (*order, *self.free) if name in self.taken], outputs)
 
     def _take_input(self, name: str, own: str) -> str:
-        """Take an input of the original, under a name of its own."""
         if name not in self.taken:
             self.taken[name] = self.original.like(name, own)
             self.renamed[own] = name
@@ -559,7 +558,6 @@ class _Adapter:
         return info
 
     def _show_output(self, port: BundlePort) -> None:
-        """Show an output by its name in the original."""
         state = self.states.get(port.writes)
         if state is None:
             self.shown[port.name] = port.name

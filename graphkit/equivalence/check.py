@@ -218,7 +218,6 @@ def _compare_outputs(
 
 
 def _size_conditions(rewritten: Shapes) -> tuple[str, ...]:
-    """Return the sizes that a proof is about."""
     found = set[tuple[str, Bound, Bound]]()
     for value in rewritten.model.graph.inputs:
         dims = rewritten.first[value].dims if value in rewritten.first else None

@@ -259,7 +259,6 @@ def write_range(app: Application) -> Result:
 
 
 def _index_parts(app: Application, indices: Term, grid: Dims) -> list[Term] | None:
-    """Return the indices along each axis."""
     move, constants = app.tools.movement, app.tools.constants
     if len(grid) == 1:
         return [move.reshape(indices, grid)]

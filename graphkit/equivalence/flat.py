@@ -25,7 +25,7 @@ from graphkit.equivalence.movement import (
     split_dims,
 )
 from graphkit.equivalence.spelling import OF_KERNEL
-from graphkit.equivalence.terms import MAX_ARRAY, Term
+from graphkit.equivalence.terms import MAX_ARRAY, Term, without_reshape
 from graphkit.errors import ModelError
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.operator_traits import RANDOM, UNARY, broadcasts_inputs, copied_inputs, operator_set
@@ -66,7 +66,6 @@ def run_constants(app: Application) -> Result:
 
 
 def _run_node(app: Application, arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    """Run a node of constants in onnxruntime, and return its output."""
     node = onnx.NodeProto()
     node.CopyFrom(app.node.proto)
     del node.input[:]
@@ -201,8 +200,14 @@ def _repeated_axes(app: Application, term: Term) -> list[list[Expr]] | None:
     """Return the axes that each axis of a term is made of, if it repeats along one of these."""
     if term.is_constant:
         return app.tools.constants.periods(term)
-    inner = term.args[0] if term.op == "Reshape" else None
-    if inner is None or inner.op != "Expand" or inner.dims is None or find_refinement(inner.dims, term.shape):
+    inner = without_reshape(term)
+    if (
+        inner is term
+        or inner is None
+        or inner.op != "Expand"
+        or inner.dims is None
+        or find_refinement(inner.dims, term.shape)
+    ):
         return None
     return split_dims(term.shape, inner.dims)
 

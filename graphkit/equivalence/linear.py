@@ -91,7 +91,7 @@ def _push_change(tools: Tools, term: Term, change: Change) -> Term | None:
         return _changed_linear(tools, term, change)
     if inner is None or inner.dims is None or term.dims is None:
         return None
-    if term.op == "Reshape":
+    if without_reshape(term) is inner:
         axis = None if change.axis is None else _same_axis(term.dims, change.axis, inner.dims)
         is_lost = (axis is None) != (change.axis is None)
         made = None if is_lost else _push_change(tools, inner, replace(change, axis=axis))
@@ -164,7 +164,6 @@ def _count_channels(term: Term) -> int:
 
 
 def _spread_vector(vector: RealArray, axis: int, rank: int) -> RealArray:
-    """Return a vector along an axis of a weight."""
     return vector.take_part(vector.elements.reshape([-1 if at == axis else 1 for at in range(rank)]))
 
 
@@ -569,7 +568,6 @@ def _match_moments(app: Application, centred: Term, positive: Term | None) -> tu
 
 
 def _is_square(app: Application, term: Term | None, base: Term) -> bool:
-    """Whether rows are the square of a term."""
     inner = without_reshape(term)
     if inner is None or term is None or term.shape[-1] != base.shape[-1]:
         return False

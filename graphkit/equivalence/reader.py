@@ -65,7 +65,6 @@ class ValueFacts:
         self.rewriter = rewriter_of(required_equalities(shapes)) if original is None else original.facts.rewriter
 
     def _in_original_words(self, expr: Expr) -> Expr:
-        """Return an expression in the words of the original."""
         if expr.constant is not None:
             return expr
         if self.original is not None:
@@ -528,7 +527,6 @@ def _scope_place(scope: Scope) -> tuple[object, ...]:
 
 
 def _as_cast(node: Node, args: Sequence[Term | None]) -> Node:
-    """Return a CastLike as the Cast that it is."""
     like = args[1] if node.is_op("CastLike") and len(args) == 2 else None
     if like is None or not like.dtype:
         return node

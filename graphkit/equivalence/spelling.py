@@ -199,7 +199,6 @@ def _may_be_another(function: FunctionProto) -> bool:
 
 
 def _domain_of(name: str) -> str:
-    """Return the name of a domain, "" for the default one."""
     return "" if name == "ai.onnx" else name
 
 
@@ -210,7 +209,6 @@ def _domain_calls(proto: ModelProto, names: Container[str]) -> Iterator[NodeProt
 
 
 def _with_bodies(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    """Yield nodes, and those in their bodies."""
     for node in nodes:
         yield node
         for _, body in body_graphs(node):

@@ -191,9 +191,8 @@ def _grows_by_one_dim(past: Value, present: Value) -> bool:
     before, after = hinted_type(past), hinted_type(present)
     if before is None or after is None or before.dtype != after.dtype or before.rank != after.rank:
         return False
-    if before.dims is None or after.dims is None:
-        return False
-    differing = [dim for dim, dim_after in zip(before.dims, after.dims, strict=True) if dim != dim_after]
+    pairs = zip(before.dims or (), after.dims or (), strict=True)
+    differing = [dim for dim, dim_after in pairs if dim != dim_after]
     return len(differing) == 1 and isinstance(differing[0], str)
 
 
@@ -275,13 +274,9 @@ class StateEntry(NamedTuple):
 def recurrent_states(
     scope: Scope, inputs: Iterable[Value], outputs: Iterable[Value], cache: Iterable[CacheEntry]
 ) -> tuple[StateEntry, ...]:
-    """Return the recurrent states of a graph, in the order of its inputs.
+    """Return the recurrent states of a graph, in the order of its inputs, of which those of no other role may be state.
 
-    Args:
-        scope: The graph.
-        inputs: Inputs that may be state: those of no other role.
-        outputs: Outputs that may be state.
-        cache: Possible entries of a KV cache; one that is replaced as a whole is recurrent state instead.
+    Of possible entries of a KV cache, one that is replaced as a whole is recurrent state instead.
     """
     next_of = {entry.past: entry.present for entry in cache if _is_state(entry) and entry.past and entry.present}
     unpaired = [value for value in inputs if value not in next_of and _is_fixed(value)]
@@ -413,9 +408,7 @@ def _find_fitting_pairs(inputs: Iterable[Value], outputs: Iterable[Value], test:
 
 def _plain_words(value: Value) -> Hashable:
     """Return the words of a name that do not say whether it comes in or goes out, None for none."""
-    words = split_name(value.name)
-    plain = tuple(word for word in words if word not in DIRECTIONS)
-    return plain or None
+    return tuple(word for word in split_name(value.name) if word not in DIRECTIONS) or None
 
 
 def _state_name(value: Value) -> Hashable:
@@ -475,9 +468,7 @@ def _from_recurrence(value: Value) -> list[Hashable]:
 def _window_inputs(value: Value, *, is_cut_last: bool = False) -> set[Value]:
     """Return the inputs that an output is joined and cut from, each in front of the tensor joined to it.
 
-    Args:
-        value: The output.
-        is_cut_last: Whether it must be cut after it is joined, because a slice before may select one of many layers.
+    Where it must be cut last, it is not cut before it is joined: a slice before may select one of many layers.
     """
 
     def before(met: tuple[Value, bool, bool]) -> list[tuple[Value, bool, bool]]:

@@ -116,8 +116,7 @@ def check_scopes(scopes: tuple[Scope, ...], file: str | None = None) -> None:
                 _check_names(scope, file)
             for node in scope.nodes:
                 fault = _attribute_fault(node, root is not scopes[0])
-                fault = fault or ("" if node.op_type in functions else _missing_part(node))
-                if fault:
+                if fault or (node.op_type not in functions and (fault := _missing_part(node))):
                     raise ModelError(f"{node.operator} {fault}", file=file, node=node.path, hint=HINT)
 
 

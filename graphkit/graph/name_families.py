@@ -128,7 +128,6 @@ def in_short(labels: Mapping[str, Collection[str]]) -> str:
 
 
 def _label_pattern(names: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """Return labels for names of one pattern, with the names of each."""
     if len(names) == 1:
         return [(names[0], [names[0]])]
     rows = [tuple(_split_parts(name)) for name in names]
@@ -179,13 +178,9 @@ def _label_of_row(row: Words, sets: dict[int, Words], ties: Sequence[int]) -> st
         if first != column and first in letters:
             text += f"{{{letters[first]}}}"
         else:
-            words = sets.get(column, (word,))
-            text += f"{{{letters[column]}={_choice_text(words)}}}" if column in letters else _brace_words(words)
+            words, letter = sets.get(column, (word,)), f"{letters[column]}=" if column in letters else ""
+            text += f"{{{letter}{_choice_text(words)}}}" if letter or len(words) > 1 else words[0]
     return text
-
-
-def _brace_words(words: Words) -> str:
-    return words[0] if len(words) == 1 else f"{{{_choice_text(words)}}}"
 
 
 def _choice_text(words: Words) -> str:
@@ -194,16 +189,12 @@ def _choice_text(words: Words) -> str:
         return "|".join(words)
     runs: list[list[str]] = []
     for word in words:
-        if runs and word == _next_number(runs[-1][-1]):
+        before = runs[-1][-1] if runs else ""
+        if before and word == f"{int(before) + 1:0{len(before)}d}":  # with as many leading zeros
             runs[-1].append(word)
         else:
             runs.append([word])
     return ",".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
-
-
-def _next_number(word: str) -> str:
-    """Return the number after this one, with as many leading zeros as let it have as many digits."""
-    return f"{int(word) + 1:0{len(word)}d}"
 
 
 def expand_label(label: str) -> Iterator[str]:
@@ -237,7 +228,6 @@ def count_of(label: str) -> int:
 
 
 def _words_of_choice(choice: re.Match[str]) -> list[str]:
-    """Return the words of a choice."""
     if "|" in choice[2]:
         return choice[2].split("|")
     words = []
@@ -248,7 +238,6 @@ def _words_of_choice(choice: re.Match[str]) -> list[str]:
 
 
 def _choice_size(choice: re.Match[str]) -> int:
-    """Return the number of words of a choice."""
     if choice[3] or "|" in choice[2]:
         return 1 if choice[3] else len(choice[2].split("|"))
     bounds = (part.partition("-") for part in choice[2].split(","))
@@ -297,8 +286,7 @@ def _missing_name_error(
     if inside in scopes or not scopes[0].contains(inside):
         hint = "put functions into the graph first: graphkit rewrite -p inline-functions"
         return UsageError(f"{label}: '{name}' is in the {inside.path.split('/')[0]}, not in the main graph - {hint}")
-    owner = inside.owner
-    op_type = owner.op_type if owner is not None else "node"
+    op_type = inside.owner.op_type if inside.owner is not None else "node"
     hint = "name an output of that node"
     if op_type == "If":
         hint += ", or take one branch first: graphkit rewrite -p inline-constant-if, specialize-input, or split-merged"

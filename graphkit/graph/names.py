@@ -25,9 +25,9 @@ def names_in(scopes: tuple[Scope, ...]) -> set[str]:
     return set(itertools.chain.from_iterable(names))
 
 
-def free_name(base: str, taken: Collection[str]) -> str:
+def free_name(base: str, taken: Collection[str], joint: str = "_") -> str:
     """Return a name that is not taken: this one, or this one with a number."""
-    numbered = (f"{base}_{number}" for number in itertools.count(2))
+    numbered = (f"{base}{joint}{number}" for number in itertools.count(2))
     return next(name for name in itertools.chain([base], numbered) if name not in taken)
 
 
@@ -51,7 +51,11 @@ def short_paths(paths: Iterable[str]) -> dict[str, str]:
     """
     parts = {path: PurePath(path).parts for path in paths}
     tails = Counter(path_parts[-count:] for path_parts in parts.values() for count in range(1, len(path_parts) + 1))
-    return {path: _shortest_path(path, path_parts, tails) for path, path_parts in parts.items()}
+    shortest: dict[str, str] = {}
+    for path, own in parts.items():
+        alone = (own[-count:] for count in range(1, len(own)) if tails[own[-count:]] == 1)
+        shortest[path] = next((str(PurePath(*tail)) for tail in alone), path)
+    return shortest
 
 
 def distinct_stems(paths: Iterable[str]) -> dict[str, str]:
@@ -61,12 +65,10 @@ def distinct_stems(paths: Iterable[str]) -> dict[str, str]:
         >>> distinct_stems(["a/encoder/model.onnx", "a/decoder/model.onnx", "a/vision.onnx"]).values()
         dict_values(['encoder-model', 'decoder-model', 'vision'])
     """
-    stems, taken = dict[str, str](), set[str]()
+    stems: dict[str, str] = {}
     for path, short in short_paths(paths).items():
         stem = "-".join(part for part in PurePath(short.removesuffix(".onnx")).parts if part.strip("./"))
-        names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
-        stems[path] = next(name for name in names if name not in taken)
-        taken.add(stems[path])
+        stems[path] = free_name(stem, stems.values(), "-")
     return stems
 
 
@@ -86,11 +88,6 @@ def paths_below(paths: Iterable[str]) -> dict[str, str]:
 def name_of(path: Path) -> str:
     """Return the name of a file or a folder: of a link its own, of "." and ".." that of the folder."""
     return path.name if path.name.strip(".") else path.resolve().name
-
-
-def _shortest_path(path: str, parts: tuple[str, ...], tails: Counter[tuple[str, ...]]) -> str:
-    alone = (parts[-count:] for count in range(1, len(parts)) if tails[parts[-count:]] == 1)
-    return next((str(PurePath(*tail)) for tail in alone), path)
 
 
 def module_path(node: Node) -> str:

@@ -240,6 +240,8 @@ INDICES: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are indice
     "com.microsoft.GatherBlockQuantized": (1,),
     "com.microsoft.EmbedLayerNormalization": (0, 1, 8),
 }
+# Operators that look up rows of a table by their second input, and the attribute that names the axis of these.
+LOOKUPS: Mapping[str, str] = {"Gather": "axis", "com.microsoft.GatherBlockQuantized": "gather_axis"}
 SCORE_BIASES: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are added to scores
     "Attention": (3,),
     "com.microsoft.Attention": (5,),

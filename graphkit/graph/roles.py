@@ -461,7 +461,6 @@ def _find_encoder_inputs(inputs: dict[Value, Role], cache: Iterable[CacheEntry])
 
 
 def _output_role(value: Value) -> Role:
-    """Return the role of an output by its dtype, rank and name."""
     declared, words = hinted_type(value), set(split_name(value.name))
     if declared is None or not declared.is_float:
         return "other"

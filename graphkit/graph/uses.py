@@ -11,6 +11,7 @@ from graphkit.graph.operator_traits import (
     ANGLES,
     COMPARING,
     INDICES,
+    LOOKUPS,
     MEASURING,
     MOVING,
     RANDOM,
@@ -26,22 +27,16 @@ from graphkit.graph.view import Node, Scope, Value, unwrap_value
 Use = Literal["lookup", "angle", "mask", "hidden"]
 
 MOVES = MOVING | {"Cast", "CastLike"}
-BEFORE_LOOKUPS = (  # operators between a table and its lookup
-    "Cast", "DequantizeLinear", "Identity", "com.microsoft.DequantizeLinear",
-)  # fmt: skip
+BEFORE_LOOKUPS = operator_set("Cast DequantizeLinear Identity") | {"com.microsoft.DequantizeLinear"}  # of a table
 SHIFTS = ("Add", "Sub", "Clip", "Max", "Min", "Where")  # operators on indices before a lookup
 ROTARY = ("MatMul", "Einsum", "Mul", "Div", "Add")  # between positions and their angles
 PAIRED = (*COMPARING, "Sub")  # an element of a mask meets a constant here; those of positions and ids meet each other
 COUNTING = ("CumSum", "ArgMax", "Mod")
 MIXING = (
-    MEASURING
-    | RECURRENT
-    | operator_set(
-        """
-    Conv ConvInteger ConvTranspose Einsum Gemm LayerNormalization MatMul MatMulInteger Pow QLinearConv QLinearMatMul
-    ReduceMean
-    """
-    )
+    RECURRENT
+    | MEASURING
+    | operator_set("Conv ConvInteger ConvTranspose Einsum Gemm LayerNormalization MatMul MatMulInteger Pow ReduceMean")
+    | operator_set("QLinearConv QLinearMatMul")
 )
 
 
@@ -112,13 +107,13 @@ def find_lookups(value: Value) -> Iterator[tuple[Node, Value]]:
     """Yield the nodes that look up rows by a value, perhaps moved, with the table of each."""
     for node, index in find_readers(value, moves_elements):
         table = node.input(0)
-        if index == 1 and node.op_type in ("Gather", "GatherBlockQuantized") and table is not None:
+        if index == 1 and node.operator in LOOKUPS and table is not None:
             yield node, table
 
 
 def lookup_axis(node: Node, rank: int) -> int | None:
     """Return the axis along which a node of `find_lookups` looks up rows."""
-    return node.axis(rank, name="axis" if node.op_type == "Gather" else "gather_axis")
+    return node.axis(rank, name=LOOKUPS[node.operator])
 
 
 def table_entries(node: Node, table: Value) -> int | None:
@@ -133,17 +128,12 @@ def table_entries(node: Node, table: Value) -> int | None:
 
 
 def readers_beside(before: Value, after: Value) -> Iterator[Node]:
-    """Yield the nodes that read an input whose memory an output is written to, beside the node that writes it.
+    """Yield the nodes that read an input whose memory an output is written to, beside the node that writes it in place.
 
     onnxruntime runs nodes that do not depend on each other in any order, so that these read the old or the new content.
-
-    Args:
-        before: The input.
-        after: The output; its producer writes its first input in place.
     """
-    writer = after.producer
     for node, index in before.consumers:
-        if (node is not writer or index != 0) and not node.is_op("Shape"):  # which reads no content
+        if (node is not after.producer or index != 0) and not node.is_op("Shape"):  # which reads no content
             yield node
 
 
@@ -207,12 +197,12 @@ def _derive_forward(scope: Scope, tensors: ShapeTensors) -> None:
             _forward_if(node, tensors)
         elif not (node.domain or node.bodies or node.op_type in RANDOM):
             inputs = node.operands
-            if all(value in tensors.static for value in inputs):
+            if tensors.static.issuperset(inputs):
                 tensors.static.update(outputs)
                 tensors.derived.update(outputs)
-            elif node.is_op("Shape", "Size"):
+            elif node.operator in MEASURING:
                 _derive_outputs(outputs, frozenset(inputs), tensors)
-            elif all(value in tensors.derived for value in inputs):
+            elif tensors.derived.issuperset(inputs):
                 _derive_outputs(outputs, _union_of_sources(inputs, tensors), tensors)
 
 
@@ -221,7 +211,7 @@ def _forward_if(node: Node, tensors: ShapeTensors) -> None:
     for index, value in enumerate(node.outputs):
         sources = [node.input(0), *(body.outputs[index] for body in bodies if index < len(body.outputs))]
         read = [source for source in sources if source is not None]
-        if value is not None and all(source in tensors.derived for source in read):
+        if value is not None and tensors.derived.issuperset(read):
             _derive_outputs([value], _union_of_sources(read, tensors), tensors)
 
 
@@ -250,7 +240,7 @@ def _demand_backward(scope: Scope, tensors: ShapeTensors) -> None:
         for body in node.bodies.values():
             _demand_backward(body, tensors)
         reads = value_inputs(node)
-        passes_on = not node.is_op("Shape", "Size") and tensors.works_on_shapes(node)
+        passes_on = node.operator not in MEASURING and tensors.works_on_shapes(node)
         for index, value in enumerate(node.inputs):
             if value is not None and (index in reads or passes_on):
                 tensors.feeding.add(value)

@@ -112,8 +112,6 @@ def _of_each_element(facts: NodeFacts) -> Layout:
 
 
 def _along_axis(default: int) -> Rule:
-    """Return the rule of an operator that works along one axis of its data."""
-
     def rule(facts: NodeFacts) -> Layout:
         node = facts.node
         axis = _read_axis(node, default)

@@ -345,7 +345,6 @@ def _read_position(ctx: InferenceContext, index: int, sequence: TensorSequence) 
 
 
 def _any_tensor(ctx: InferenceContext, sequence: TensorSequence) -> Tensor:
-    """Return the facts that hold for any tensor of a sequence."""
     shared = sequence.common
     if shared is None or shared.dims is None:
         reason = "nothing is known to be in the sequence" if shared is None else "the tensors of the sequence differ"

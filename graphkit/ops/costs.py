@@ -33,12 +33,10 @@ Rule = Callable[[NodeFacts], Expr]
 
 
 def _count_elements(node: NodeFacts, index: int = 0) -> Expr:
-    """Return the number of elements of an input."""
     return dims_product(node.dims(index))
 
 
 def _count_results(node: NodeFacts) -> Expr:
-    """Return the number of elements of the first output."""
     return dims_product(node.output())
 
 
@@ -198,7 +196,6 @@ def _count_gemm(node: NodeFacts) -> Expr:
 
 
 def _pool(each: int) -> Rule:
-    """Return the rule of a pooling: so many for each element of a window."""
     return lambda node: _count_results(node) * (each * math.prod(node.attr("kernel_shape", tuple)))
 
 

@@ -80,7 +80,6 @@ def infer_reshape(ctx: InferenceContext) -> Tensor:
 
 
 def _of_unknown_rank(ctx: InferenceContext, element: Element) -> Expr:
-    """Return a target dim of an input whose rank is unknown."""
     value = element_number(element)
     if value == -1 or (value == 0 and not ctx.attr("allowzero", 0)):
         return ctx.new_symbol("it is inferred from an input whose rank is unknown")

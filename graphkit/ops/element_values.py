@@ -108,7 +108,6 @@ def _are_numbers(args: tuple[Element, ...]) -> TypeGuard[tuple[int | float, ...]
 
 
 def _settle_fraction(dividend: Expr, divisor: int, dtype: int) -> Result:
-    """Return a fraction in its plainest form."""
     if divisor < 0:
         dividend, divisor = -dividend, -divisor
     shared = math.gcd(divisor, *(factor for _, factor in dividend.terms))

@@ -81,7 +81,6 @@ def infer_broadcasting(ctx: InferenceContext) -> Tensor:
 
 
 def _propagate_elements(ctx: InferenceContext, dtype: int, tensors: list[Tensor], dims: Dims | None) -> Array | None:
-    """Return the elements that an operator of `element_values` gives."""
     name = ctx.node.op_type
     if name not in OPERATORS or dims is None or (arrays := _broadcast_elements(tensors, dims)) is None:
         return None
@@ -226,7 +225,6 @@ def _reduced_dims(dims: Dims, axes: set[int], keep: bool) -> Dims:
 
 
 def _fold_elements(ctx: InferenceContext, axes: set[int], dims: Dims) -> Array | None:
-    """Return the one element that a small tensor is reduced to."""
     tensor, step, sizes, data = ctx.tensor(), STEP.get(ctx.node.op_type), sizes_of(dims), small_data(ctx)
     if step is None or (tensor.dtype in FLOATS and step in UNORDERED) or sizes is None or len(axes) < len(ctx.dims()):
         return None

@@ -94,7 +94,6 @@ def _image_parts(ctx: InferenceContext) -> tuple[Expr, Expr, Dims]:
 
 
 def _make_image(ctx: InferenceContext, batch: Expr, channels: Expr | int, spatial: Iterable[Expr | int]) -> Tensor:
-    """Return an output of the first input's dtype."""
     dims = (batch, *spatial, channels) if _is_channels_last(ctx) else (batch, channels, *spatial)
     return ctx.like(dims)
 

@@ -105,7 +105,6 @@ def _usual_name(kind: Kind, before: Sequence[Length], taken: Collection[str]) ->
 
 
 def _length_places(model: Model) -> Iterator[tuple[Kind, str, int]]:
-    """Yield the lengths of all inputs: kind, input, axis."""
     for past, entry in model.roles.pasts.items():
         if entry.axis is not None:
             yield "encoder" if model.roles.is_cross(entry) else "past", past.name, entry.axis
@@ -219,7 +218,6 @@ def _branch_scopes(model: Model) -> Iterator[Branch]:
 
 
 def _required_equalities(shapes: Shapes, scopes: Collection[Scope]) -> list[Row]:
-    """Return the equalities that nodes in these scopes require."""
     needed = (fact for fact in (*shapes.equalities, *shapes.broadcasts) if fact.scope in scopes)
     pairs = dict.fromkeys((fact.left, fact.right) for fact in needed if is_known(fact.left) and is_known(fact.right))
     return [row for pair in pairs for row in linear_equations(*pair)]
@@ -252,7 +250,6 @@ def _free_sums(rows: Sequence[Row], known: Mapping[str, Row], names: Sequence[st
 
 
 def _inputs_read(model: Model, scopes: Collection[Scope]) -> frozenset[str]:
-    """Return the inputs that some node in these scopes reads."""
     inner = [body for body in scopes if body is not model.graph]
     direct = {value.name for body in inner for value in count_captured_values(body)}
     read = [value for value in model.graph.inputs if any(node.scope in scopes for node, _ in value.consumers)]

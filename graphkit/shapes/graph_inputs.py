@@ -89,8 +89,6 @@ class DimSpec:
 
 
 AS_DECLARED = DimSpec()
-
-
 MAX_EXTENT = 1 << 32  # product of the dims that are not 0
 MAX_FOLLOWED = 16  # elements of an integer input that get a symbol each
 
@@ -135,7 +133,11 @@ class Inputs:
         self.narrow_ranges(meant)
         empty = self._may_be_empty(model.roles)
         self.narrow_ranges({name: (0, self.ranges.get(name, (None, INF))[1]) for name in empty})
-        self._check_ranges()
+        for name in self.ranges:
+            (bounded,) = self._symbol(name).walk_symbols()
+            if bounded.lower > bounded.upper:
+                bounds = f"{bounded.lower} to {bounded.upper}"
+                raise UsageError(f"the range of '{name}' is {bounds}, which holds no size - give another range")
         for name, number in spec.dims:
             for each in self._symbols_meant(name, spec.numbers):
                 self._set_number(each, number)
@@ -169,18 +171,14 @@ class Inputs:
 
     def _may_be_empty(self, roles: Roles) -> Iterator[str]:
         """Yield the symbols along which the cache of self-attention grows: it starts empty, whatever its name."""
-        tokens = [dims[-1] for dims in self._token_dims(roles)]
+        shapes = (self.symbolic.get(value.name) for value in roles.all("tokens", "embeddings"))
+        tokens = [dims[:2][-1] for dims in shapes if dims]
         for past, entry in roles.pasts.items():
             axis = None if roles.is_cross(entry) else entry.axis
             dims = self.symbolic.get(past.name)
             name = None if axis is None or dims is None or dims[axis] in tokens else dims[axis].name
             if name is not None and self.ranges.get(name, (None, INF))[0] is None:
                 yield name
-
-    def _token_dims(self, roles: Roles) -> list[tuple[Expr, ...]]:
-        """Return the dims of the inputs of new tokens: batch and number of tokens."""
-        shapes = (self.symbolic.get(value.name) for value in roles.all("tokens", "embeddings"))
-        return [dims[:2] for dims in shapes if dims]
 
     def _rename_dim(self, name: str, axis: int, dim: Expr) -> None:
         """Give a dim a symbol of its own, whatever it declares."""
@@ -219,13 +217,6 @@ class Inputs:
             if name not in self.declared:
                 hint = f"it is a dim: give its size, as in {name}=8" if name in self.names else None
                 raise UsageError(f"there is no input '{name}' - {hint or did_you_mean(name, self.declared)}")
-
-    def _check_ranges(self) -> None:
-        for name in self.ranges:
-            (bounded,) = self._symbol(name).walk_symbols()
-            if bounded.lower > bounded.upper:
-                bounds = f"{bounded.lower} to {bounded.upper}"
-                raise UsageError(f"the range of '{name}' is {bounds}, which holds no size - give another range")
 
     def _set_number(self, name: str, number: int) -> None:
         if number >= 2**63:

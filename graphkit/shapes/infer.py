@@ -44,7 +44,6 @@ from graphkit.symbolic.relations import Requirement
 # dim becomes a `dim_param` of its own. Equal dims have equal names, and onnx never calculates with names, so that a
 # name in the result stands for the same dim.
 
-
 MAX_VERSION = (1 << 31) - 1  # which onnx can be asked for
 REFUSALS = (
     shape_inference.InferenceError,
@@ -205,8 +204,6 @@ def _distinct_requirements(passes: Iterable[Sequence[Requirement]]) -> tuple[Req
 
 
 class _Engine:
-    """The table of known tensors, filled node by node."""
-
     def __init__(self, model: Model, given: Inputs, equal: Sequence[tuple[Expr, Expr]]) -> None:
         self.model, self.given = model, given
         self.rewriter = rewriter_of(equal)
@@ -255,8 +252,6 @@ class _Engine:
             self.body = around
         return [self.known(value) for value in body.outputs]
 
-    # Walking
-
     def run_main(self) -> None:
         graph = self.model.graph
         for value in graph.inputs:
@@ -285,7 +280,9 @@ class _Engine:
         try:
             results = self._results(ctx)
         except UnknownError as reason:
-            results = [unknown_tensor(_trace_reason(node, str(reason))) for _ in node.outputs]
+            said = str(reason)  # the nodes that it names already may be many: chains are long
+            told = said if len(said) > MAX_REASON else f"{node.label}: {said}"
+            results = [unknown_tensor(told) for _ in node.outputs]
         except (TooComplexError, ArithmeticError, LookupError, ValueError) as error:
             results = [unknown_tensor(f"{node.label} does not fit {node.operator}: {error}") for _ in node.outputs]
         for index, value in enumerate(node.outputs):
@@ -382,8 +379,3 @@ class _Engine:
             wraps=tuple(first.notes.wraps),
             preconditions=tuple(map(tuple, noted)),
         )
-
-
-def _trace_reason(node: Node, reason: str) -> str:
-    """Return a reason with the node that met it, unless the nodes that it names already are many: chains are long."""
-    return reason if len(reason) > MAX_REASON else f"{node.label}: {reason}"

@@ -30,8 +30,15 @@ def scope_rewriters(equalities: Iterable[Requirement]) -> Callable[[Scope], Rewr
     for equality in equalities:
         pairs.setdefault(equality.scope, []).append((equality.left, equality.right))
     replacements = {scope: replaced for scope, equal in pairs.items() if (replaced := rewriter_of(equal).replacements)}
-    rewriters: dict[Scope, Rewriter] = {}
-    return lambda scope: _scope_rewriter(scope, replacements, rewriters)
+    known: dict[Scope, Rewriter] = {}
+
+    def rewriter(scope: Scope) -> Rewriter:
+        if scope not in known:
+            around = rewriter(scope.parent).replacements if scope.parent is not None else {}
+            known[scope] = Rewriter({**around, **replacements.get(scope, {})})
+        return known[scope]
+
+    return rewriter
 
 
 def find_replacement(left: Expr, right: Expr) -> tuple[Atom, Expr] | None:
@@ -53,13 +60,6 @@ def rewriter_of(equal: Iterable[tuple[Expr, Expr]]) -> Rewriter:
         if (atom := find_replacement(*pair)) is not None:
             replacements.setdefault(*atom)
     return Rewriter(replacements)
-
-
-def _scope_rewriter(scope: Scope, replacements: Mapping[Scope, Replacements], known: dict[Scope, Rewriter]) -> Rewriter:
-    if scope not in known:
-        around = _scope_rewriter(scope.parent, replacements, known).replacements if scope.parent is not None else {}
-        known[scope] = Rewriter({**around, **replacements.get(scope, {})})
-    return known[scope]
 
 
 class Rewriter:
@@ -127,7 +127,8 @@ def _tighten_ranges(expr: Expr, least: int, ranges: Ranges) -> None:
     for inequality in walk_breadth_first([(expr, least)], _implied_inequalities):
         for atom, low, high in _atom_bounds(*inequality):
             if isinstance(atom, Symbol):
-                _narrow_range(ranges, atom.name, low, high)
+                before = ranges.get(atom.name, (-INF, INF))
+                ranges[atom.name] = max(before[0], low), min(before[1], high)
 
 
 def _atom_bounds(expr: Expr, least: int) -> Iterator[tuple[Atom, Bound, Bound]]:
@@ -156,11 +157,6 @@ def _implied_inequalities(inequality: tuple[Expr, int]) -> Iterator[tuple[Expr, 
         elif atom.op == "max":
             large = [arg for arg in atom.args if upper(arg) >= least]
             yield from ((arg, least) for arg in large if len(large) == 1)
-
-
-def _narrow_range(ranges: Ranges, name: str, low: Bound, high: Bound) -> None:
-    before = ranges.get(name, (-INF, INF))
-    ranges[name] = max(before[0], low), min(before[1], high)
 
 
 def narrower_ranges(learned: Ranges, symbols: Mapping[str, Expr]) -> Ranges:

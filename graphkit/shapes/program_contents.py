@@ -192,19 +192,13 @@ def _make_read(shapes: Shapes, key: str, index: int, name: str, value: Value) ->
     dtype = dtype_name(facts.dtype) if facts.dtype else ""
     known, unknown = None, _unknown_reason(value, facts)
     if (elements := facts.elements) is not None:
-        exprs = [_element_expr(element) for element in elements]
+        parts = [element.dividend if isinstance(element, Ratio) else element for element in elements]
+        exprs = [part if isinstance(part, Expr) else None for part in parts]
         reasons = dict.fromkeys(shapes.reason(expr) for expr in exprs if expr is not None and not is_known(expr))
         pairs = zip(elements, exprs, strict=True)
         known = tuple(element if expr is None or is_known(expr) else None for element, expr in pairs)
         unknown = "; ".join(filter(None, reasons))
     return Read(key, index, name, value.name, dtype, dims=facts.sizes(), elements=known, unknown=unknown)
-
-
-def _element_expr(element: Expr | Ratio | float) -> Expr | None:
-    """Return the expression in an element, None for a number."""
-    if isinstance(element, Ratio):
-        return element.dividend
-    return element if isinstance(element, Expr) else None
 
 
 def _unknown_reason(value: Value, tensor: Tensor) -> str:

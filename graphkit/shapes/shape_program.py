@@ -21,8 +21,8 @@ from graphkit.shapes.inferred_shapes import Shapes
 from graphkit.shapes.program_contents import Input, ProgramContents, find_consumers, find_sources, known_dims
 from graphkit.shapes.program_functions import MAX_SAFE, javascript_function, python_function
 from graphkit.symbolic.algebra import lower, upper
-from graphkit.symbolic.expr import Bound, Expr, Monomial, Symbol, TooComplexError
-from graphkit.symbolic.relations import Relation, Requirement
+from graphkit.symbolic.expr import Expr, Monomial, Symbol, TooComplexError
+from graphkit.symbolic.relations import Relation
 
 SCHEMA = 1  # another number where a reader of this one would misread
 
@@ -46,11 +46,10 @@ class Program(ProgramContents):
         from graphkit import __version__
 
         plain = _Plain()
-        sources = [
-            plain.fields(replace(source, least=0, most=0))
-            | {"least": _finite_bound(source.least), "most": _finite_bound(source.most)}
-            for source in self.sources
-        ]
+        sources = [plain.fields(replace(source, least=0, most=0)) for source in self.sources]
+        for entry, source in zip(sources, self.sources, strict=True):
+            ends = {"least": source.least, "most": source.most}
+            entry |= {name: int(end) if math.isfinite(end) else None for name, end in ends.items()}
         begin = {"graphkit": __version__, "schema": f"program/{SCHEMA}", "model": self.model}
         parts = {name: json.dumps(text) for name, text in begin.items()}
         for name, entries in (
@@ -101,10 +100,6 @@ Tree = int | float | str | list["Tree"]
 def _join_lines(brackets: str, lines: Sequence[str]) -> str:
     joined = ",\n  ".join(lines)
     return f"{brackets[0]}\n  {joined}\n{brackets[1]}" if lines else brackets
-
-
-def _finite_bound(bound: Bound) -> int | None:
-    return int(bound) if math.isfinite(bound) else None
 
 
 class _Plain:
@@ -203,16 +198,13 @@ def _open_conditions(shapes: Shapes) -> tuple[Relation, ...]:
     """Return the conditions of the main graph that the ranges of the symbols leave open."""
     dims = [dim for value in shapes.model.graph.inputs for dim in shapes[value].dims or () if is_known(dim)]
     symbols = {symbol.name: Expr.from_atom(symbol) for dim in dims for symbol in dim.walk_symbols()}
-    narrowed = dict.fromkeys(_narrow_requirement(requirement, symbols) for requirement in shapes.required)
+    narrowed: dict[Relation, None] = {}
+    for noted in shapes.required:
+        try:
+            narrowed[noted.substitute(symbols)] = None
+        except TooComplexError:
+            narrowed[Relation(noted.left, noted.relation, noted.right)] = None
     return tuple(condition for condition in narrowed if _is_open(condition, symbols.keys()))
-
-
-def _narrow_requirement(noted: Requirement, symbols: Mapping[str, Expr]) -> Relation:
-    """Return a requirement in the symbols with their final ranges."""
-    try:
-        return noted.substitute(symbols)
-    except TooComplexError:
-        return Relation(noted.left, noted.relation, noted.right)
 
 
 def _is_open(condition: Relation, symbols: Collection[str]) -> bool:

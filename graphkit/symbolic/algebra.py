@@ -336,7 +336,6 @@ def _reduce_extreme(op: str, args: frozenset[Expr]) -> Expr:
 
 
 def _is_covered(op: str, arg: Expr, covering: Expr) -> bool:
-    """Whether `covering` makes `arg` redundant."""
     return lower(arg - covering) >= 0 if op == "min" else lower(covering - arg) >= 0
 
 

@@ -7,6 +7,7 @@ be 1. A folded model has numbers where its original has symbols.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from fractions import Fraction
 from functools import lru_cache
 from types import MappingProxyType
@@ -101,15 +102,11 @@ forget_on_registration(_symbols_and_relations.cache_clear)
 
 
 def _linear_rows(relations: Iterable[Relation]) -> Iterator[Row]:
-    """Yield the linear equations among relations."""
     for relation in relations:
-        try:
-            difference = relation.left - relation.right
-        except TooComplexError:
-            continue
-        row = linear_row(difference) if relation.relation == "==" else None
-        if row:
-            yield row
+        with suppress(TooComplexError):
+            row = linear_row(relation.left - relation.right) if relation.relation == "==" else None
+            if row:
+                yield row
 
 
 class Pair(NamedTuple):
@@ -125,11 +122,11 @@ def fed_inputs(model: Model) -> dict[str, Value]:
     return {value.name: value for value in model.graph.inputs if value.tensor is None}
 
 
+Dims = Sequence[Expr] | None  # None where the rank is not known
+
+
 def fixed_by(
-    original: Model,
-    rewritten: Model,
-    spec: DimSpec = AS_DECLARED,
-    computed: Mapping[str, Sequence[Expr] | None] = MappingProxyType({}),
+    original: Model, rewritten: Model, spec: DimSpec = AS_DECLARED, computed: Mapping[str, Dims] = MappingProxyType({})
 ) -> tuple[list[Pair], DimSpec]:
     """Return the dims of `original` that its rewritten model fixes, with the size of each, by the symbols of a spec.
 
@@ -154,7 +151,9 @@ def fixed_by(
             continue
         if name not in ours:
             raise _no_such_input(name, original, rewritten)
-        _check_dtype(ours[name], theirs[name], labels)
+        kinds = declared_type(ours[name]), declared_type(theirs[name])
+        if kinds[0] is not None and kinds[1] is not None and kinds[0].dtype != kinds[1].dtype:
+            raise _unlike_error(name, (dtype_name(kinds[0].dtype), dtype_name(kinds[1].dtype)), labels)
         pairs += _pair_dims(name, was.get(name), now.get(name), labels)
     meanings: dict[str, Expr] = {}
     for pair in pairs:
@@ -170,15 +169,7 @@ def _no_such_input(name: str, original: Model, rewritten: Model) -> UsageError:
     return UsageError(f"{rewritten.label}: its input '{name}' {reason} - compare other models")
 
 
-def _check_dtype(ours: Value, theirs: Value, labels: tuple[str, str]) -> None:
-    was, now = declared_type(ours), declared_type(theirs)
-    if was is not None and now is not None and was.dtype != now.dtype:
-        raise _unlike_error(ours.name, (dtype_name(was.dtype), dtype_name(now.dtype)), labels)
-
-
-def _pair_dims(
-    name: str, was: Sequence[Expr] | None, now: Sequence[Expr] | None, labels: tuple[str, str]
-) -> list[Pair]:
+def _pair_dims(name: str, was: Dims, now: Dims, labels: tuple[str, str]) -> list[Pair]:
     if was is None or now is None:
         return []
     is_other = any(a.constant is not None and b.constant is not None and a != b for a, b in zip(was, now, strict=False))
@@ -187,7 +178,7 @@ def _pair_dims(
     return [Pair(name, *pair) for pair in zip(was, now, strict=True)]
 
 
-def _as_computed(name: str, was: Sequence[Expr] | None, now: Sequence[Expr] | None) -> list[Pair]:
+def _as_computed(name: str, was: Dims, now: Dims) -> list[Pair]:
     """Return the dims of a value that is computed; none where a run fails for another rank or number."""
     if was is None and now is not None:
         return [Pair(name, symbol(f"{RANK_OF}{name}"), const(len(now)))]

@@ -21,11 +21,8 @@ Columns = dict[str, Ints]
 Constraint = Relation | Precondition
 LARGEST = (1 << 63) - 1
 FUNCTIONS: Mapping[str, Callable[[Ints, Ints], Ints]] = {
-    "min": np.minimum,
-    "max": np.maximum,
-    "//": np.floor_divide,
-    "%": np.mod,
-}
+    "min": np.minimum, "max": np.maximum, "//": np.floor_divide, "%": np.mod,
+}  # fmt: skip
 
 
 def size_column(sizes: Sequence[int]) -> Ints:
@@ -54,10 +51,9 @@ class Values:
 
     def of(self, expr: Expr) -> Ints:
         """Return an expression's values."""
-        values = self.found.get(expr)
-        if values is None:
-            values = self.found[expr] = self._evaluate_sum(expr)
-        return values
+        if expr not in self.found:
+            self.found[expr] = self._evaluate_sum(expr)
+        return self.found[expr]
 
     def _evaluate_sum(self, expr: Expr) -> Ints:
         is_small = self._size(expr) <= LARGEST
@@ -120,7 +116,6 @@ def _divisors_of(exprs: Sequence[Expr]) -> dict[Expr, None]:
 
 @lru_cache(maxsize=1 << 14)
 def _find_divisors(expr: Expr) -> tuple[Expr, ...]:
-    """Return the expressions that an expression divides by, without numbers."""
     calls = [atom for monomial, _ in expr.terms for atom in monomial if isinstance(atom, Call)]
     direct = [call.args[1] for call in calls if call.op in ("//", "%") and call.args[1].constant is None]
     return (*direct, *(divisor for call in calls for arg in call.args for divisor in _find_divisors(arg)))

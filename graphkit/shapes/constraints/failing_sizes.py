@@ -127,7 +127,6 @@ def find_triggers(shapes: Shapes) -> Triggers:
 
 
 def _learned_sizes(shapes: Shapes) -> dict[str, int]:
-    """Return the least sizes that the model was found to need."""
     dims = (dim for value in shapes.model.graph.inputs for dim in shapes[value].dims or ())
     return {name: int(symbol.lower) for name, symbol in free_symbols(dims).items() if symbol.lower > 0}
 
@@ -144,8 +143,6 @@ class _Search:
             self.places.setdefault(direction, []).append(sizes)
         self.told: set[int] = set()  # preconditions that some trigger reports
 
-    # Directions
-
     def changed_symbols(self, assignment: Assignment) -> tuple[str, ...]:
         """Return the symbols that differ from the base, and those that should follow from others but do not."""
         expected = self.base
@@ -161,8 +158,6 @@ class _Search:
 
     def distance(self, names: Iterable[str], assignment: Assignment) -> int:
         return sum(abs(assignment[name] - self.base[name]) for name in names)
-
-    # Triggers
 
     def triggers(self) -> Iterator[Trigger]:
         """Yield the triggers of each direction of one symbol, then those that only two symbols show."""
@@ -302,25 +297,14 @@ class SizeCheck:
 
 
 def check_sizes(model: Model, spec: DimSpec, sizes: Mapping[str, int]) -> None:
-    """Check that a model runs where its inputs have the dims of a spec.
-
-    Args:
-        model: The model.
-        spec: The dims.
-        sizes: The sizes that symbols have there.
+    """Check that a model runs where its inputs have the dims of a spec, and symbols these sizes.
 
     Raises:
         UsageError: A node does not run.
     """
-    for reason in _failure_reasons(model, spec, sizes):
+    reasons = (f"'{finding.node}': {finding.message}" for finding in infer(model, spec).contradictions)
+    if reason := next(reasons, "") or SizeCheck(model).fault(sizes):
         raise impossible_sizes_error(model, sizes, reason)
-
-
-def _failure_reasons(model: Model, spec: DimSpec, sizes: Mapping[str, int]) -> Iterator[str]:
-    for finding in infer(model, spec).contradictions:
-        yield f"'{finding.node}': {finding.message}"
-    if fault := SizeCheck(model).fault(sizes):
-        yield fault
 
 
 def impossible_sizes_error(model: Model, sizes: Mapping[str, int], reason: str) -> UsageError:

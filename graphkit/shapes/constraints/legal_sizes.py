@@ -235,10 +235,7 @@ ORDER: Sequence[Axis] = ("batch", "sequence", "past", "encoder", "channels", "ot
 
 
 def legal_sizes(
-    model: Model,
-    spec: DimSpec = AS_DECLARED,
-    relations: Iterable[Relation] = (),
-    shapes: Shapes | None = None,
+    model: Model, spec: DimSpec = AS_DECLARED, relations: Iterable[Relation] = (), shapes: Shapes | None = None
 ) -> LegalSizes:
     """Return the legal sizes of a model, with more relations; a past may be empty unless the spec forbids it.
 
@@ -308,7 +305,6 @@ def _equal_dims(shapes: Shapes) -> Iterator[Relation]:
 
 
 def _broadcasts(shapes: Shapes) -> Iterator[Broadcast]:
-    """Yield the dims that broadcast whenever the model runs."""
     for node, precondition in shapes.preconditions[0]:
         if isinstance(precondition, Broadcast) and node.scope is shapes.model.graph and precondition.is_known:
             yield precondition

@@ -123,7 +123,8 @@ def candidate_sizes(
     others = [(name, size) for name in free for size in sizes[name] if size != base[name]]
     assignments = [dict(base), *(with_ties({**base, name: size}, ties) for name, size in others)]
     for first, second in combinations(free, 2):
-        few = [[size for size in _few_sizes(sizes[name]) if size != base[name]] for name in (first, second)]
+        listed = {name: (*sizes[name][:PAIRED], *sizes[name][PAIRED:][-PAIRED:]) for name in (first, second)}
+        few = [[size for size in some if size != base[name]] for name, some in listed.items()]
         assignments += [with_ties({**base, first: one, second: other}, ties) for one, other in product(*few)]
         if len(assignments) > MAX_CANDIDATES:
             break
@@ -133,10 +134,6 @@ def candidate_sizes(
 def broken_sizes(base: Assignment, sizes: Sizes, ties: Mapping[str, Expr]) -> list[dict[str, int]]:
     """Return assignments in which one symbol does not follow from the others: mistakes that a caller can make."""
     return [{**base, name: size} for name in ties for size in sizes[name] if size != base[name]]
-
-
-def _few_sizes(sizes: Sequence[int]) -> list[int]:
-    return [*sizes[:PAIRED], *sizes[PAIRED:][-PAIRED:]]
 
 
 def _is_legal(assignment: Assignment, symbols: Mapping[str, Symbol]) -> bool:
@@ -157,10 +154,7 @@ class Grid:
     """
 
     def __init__(
-        self,
-        shared: Sequence[SharedPrecondition],
-        symbols: Mapping[str, Symbol],
-        least: Mapping[str, int] | None = None,
+        self, shared: Sequence[SharedPrecondition], symbols: Mapping[str, Symbol], least: Assignment | None = None
     ) -> None:
         self.least = least or {}
         preconditions = [place.precondition for place in shared]
@@ -266,13 +260,7 @@ class SizeRule:
 
 
 def size_rules(grid: Grid, base: Assignment, names: Collection[str]) -> tuple[SizeRule, ...]:
-    """Return the rules of symbols that are more than a bound from above, or that they must not be 0.
-
-    Args:
-        grid: The preconditions of a model.
-        base: Sizes that meet all of them.
-        names: The symbols.
-    """
+    """Return the rules of symbols, beside sizes that meet all, that say more than a bound from above, or not 0."""
     shared = [place for place in grid.shared if place.scope.parent is None]
     free = [name for name in base if name in names and name not in grid.ties]
     if not shared or len(shared) * SPAN * max(len(free), 1) > MAX_CELLS:
@@ -288,8 +276,6 @@ def size_rules(grid: Grid, base: Assignment, names: Collection[str]) -> tuple[Si
 
 
 class _Legal:
-    """Which sizes meet all preconditions."""
-
     def __init__(self, grid: Grid, base: Assignment) -> None:
         self.grid, self.base = grid, base
 
@@ -351,7 +337,6 @@ def _sizes_outside(rule: SizeRule, low: int) -> list[int]:
 
 
 def _sizes_inside(rule: SizeRule, random: np.random.Generator) -> list[int]:
-    """Return a few sizes that a rule allows."""
     count = 24 if rule.most is None else max((rule.most - rule.least) // rule.step + 1, 1)
     return [rule.least, *(rule.least + rule.step * int(k) for k in random.integers(0, count, 8))]
 
@@ -380,12 +365,9 @@ def _describe_rule(name: str, legal: Sequence[int], low: int, last: int) -> Size
         hits = [size for size in multiples if size in allowed]
         if not hits or hits != list(range(hits[0], hits[-1] + 1, step)):
             continue
-        if is_open and hits[-1] + step <= last:
-            continue
-        if not is_open and len(hits) < 2 and len(legal) > 1:
-            continue
-        rule = SizeRule(name, step, hits[0], None if is_open else hits[-1])
-        return _with_others(rule, allowed, low, last)
+        is_telling = hits[-1] + step > last if is_open else (len(hits) > 1 or len(legal) < 2)
+        if is_telling:
+            return _with_others(SizeRule(name, step, hits[0], None if is_open else hits[-1]), allowed, low, last)
     return None
 
 

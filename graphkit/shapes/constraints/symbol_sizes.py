@@ -123,22 +123,11 @@ def _by_name(name: str) -> Axis:
 
 
 def symbol_sizes(model: Model, sizes: Sizes, roles: Mapping[str, Axis] | None = None) -> dict[str, int]:
-    """Return a size for each symbol in the declared shapes of a model's inputs.
-
-    Args:
-        model: The model.
-        sizes: The sizes of the roles.
-        roles: The roles of its symbols, None to find them.
-    """
+    """Return a size for each symbol in the declared shapes of a model's inputs, by the roles of the symbols."""
     roles = symbol_roles(model) if roles is None else roles
     past = sizes.past if model.roles.pasts else 0
-    by_role: dict[Axis, int] = {
-        "batch": sizes.batch,
-        "sequence": sizes.sequence,
-        "past": sizes.past,
-        "encoder": sizes.encoder,
-        "total": sizes.sequence + past,
-    }
+    by_role: dict[Axis, int] = {"batch": sizes.batch, "sequence": sizes.sequence, "past": sizes.past}
+    by_role |= {"encoder": sizes.encoder, "total": sizes.sequence + past}
     return {**{name: by_role.get(role, OTHER) for name, role in roles.items()}, **dict(sizes.symbols)}
 
 
