@@ -97,11 +97,9 @@ def contract_problems(contract: Contract) -> Iterator[str]:
             yield f"table '{table.name}' has no size, or no dtype of whole bytes"
     for place, method in enumerate(contract.methods):
         for port in method.inputs:
-            yield from (
-                f"{method.name}: input '{port.name}' {problem}" for problem in _check_input(contract, place, port)
-            )
+            yield from (f"{method.name}: input '{port.name}' {text}" for text in _check_input(contract, place, port))
         for port in method.outputs:
-            yield from (f"{method.name}: output '{port.name}' {problem}" for problem in _check_output(contract, port))
+            yield from (f"{method.name}: output '{port.name}' {text}" for text in _check_output(contract, port))
     yield from _check_steps(contract)
 
 
@@ -112,15 +110,14 @@ def _check_sound(contract: Contract) -> Iterator[str]:
         yield "sizes.sound is there without sizes.stride and sizes.offset"
     sound, stride, offset = sizes.get("sound", 0), sizes.get("stride", 1), sizes.get("offset", 0)
     inputs = [port for method in contract.methods for port in method.inputs]
-    held = [port for port in inputs if port.is_sound]
     if sound < 0 or stride < 1:
         yield "sizes.sound is below 0, or sizes.stride below 1"
     elif sound and (sound + offset) // stride < max(1, sizes["source"]):
         yield f"a sound of {sound} has fewer valid positions than the source has"
     if sound and contract.takes_text:
         yield "its source is both text and a sound"
-    for port in held:
-        if sound < 1 or sound not in port.shape[1:]:
+    for port in inputs:
+        if port.is_sound and (sound < 1 or sound not in port.shape[1:]):
             yield f"input '{port.name}' holds no sound of {sound}"
 
 
@@ -168,15 +165,12 @@ def _check_input(contract: Contract, place: int, port: Port) -> Iterator[str]:
         row = math.prod(table.shape) if table is not None else 0
         if table is None or table.dtype != port.dtype or row == 0 or math.prod(port.shape) % row:
             yield f"is not made of rows of table '{source.of}'"
-        elif source.kind == "rows" and math.prod(port.shape) // row not in (
-            *((1,) if source.by == "position" else ()),  # one is enough for all sequences
-            contract.sequences,
-        ):
-            yield f"is not one row of table '{source.of}'"
-        elif (
-            source.kind == "rows" and table.rows < contract.sizes["positions" if source.by == "position" else "source"]
-        ):
-            yield f"has more places than table '{source.of}' has rows"
+        elif source.kind == "rows":
+            by_position = source.by == "position"  # of which one row is enough for all sequences
+            if math.prod(port.shape) // row not in (1 if by_position else contract.sequences, contract.sequences):
+                yield f"is not one row of table '{source.of}'"
+            elif table.rows < contract.sizes["positions" if by_position else "source"]:
+                yield f"has more places than table '{source.of}' has rows"
 
 
 def _is_shared(count: int, contract: Contract) -> bool:
@@ -284,9 +278,8 @@ def _check_method(method: BundleMethod, states: dict[str, StateTensor], lengths:
 
 
 def _fits_sizes(shape: Sequence[int | str], sizes: Sequence[int]) -> bool:
-    return len(shape) == len(sizes) and all(
-        isinstance(dim, str) or dim in sizes[at : at + 1] for at, dim in enumerate(shape)
-    )
+    pairs = zip(shape, sizes, strict=False)
+    return len(shape) == len(sizes) and all(isinstance(dim, str) or dim == size for dim, size in pairs)
 
 
 def _method_input(port: BundlePort, method: BundleMethod, lengths: set[str]) -> Iterator[str]:

@@ -91,20 +91,16 @@ def _read_contract(path: Path, form: _Form, altered: bool) -> Any:
     if fault:
         raise _no_contract_error(path, form, fault)
     if not altered and is_unsealed(text):
-        raise ModelError(
-            "it was changed after it was written: its checksum is another",
-            file=str(path),
-            hint=f"{form.command} again; where only texts for people were changed, "
-            f"`graphkit verify EXPORT {path.parent} --record` seals them",
-        )
+        seal = f"`graphkit verify EXPORT {path.parent} --record` seals them"
+        hint = f"{form.command} again; where only texts for people were changed, {seal}"
+        raise ModelError("it was changed after it was written: its checksum is another", file=str(path), hint=hint)
     return contract
 
 
 def _no_contract_error(path: Path, form: _Form, problem: str) -> ModelError:
     said = printable(problem)[:LONGEST]  # anybody may have written what it quotes
-    return ModelError(
-        f"it is not a {form.what}: {said}", file=str(path), hint=f"write it with `graphkit {form.command}`"
-    )
+    hint = f"write it with `graphkit {form.command}`"
+    return ModelError(f"it is not a {form.what}: {said}", file=str(path), hint=hint)
 
 
 def contract_schema(kind: type[AnyContract]) -> dict[str, Any]:
@@ -134,11 +130,8 @@ def contract_schema(kind: type[AnyContract]) -> dict[str, Any]:
 def first_difference(recorded: Any, made: Any, *, by: str = "the export gives", leave_out: Collection[str] = ()) -> str:
     """Return the first difference of a contract from the one that its export gives, as a clause, "" for none.
 
-    Args:
-        recorded: What a file says: a dataclass, or plain lists and dicts; texts of dataclasses for people may differ.
-        made: What it has to say.
-        by: Who says so, and the verb.
-        leave_out: Fields that are not compared.
+    Both are dataclasses, or plain lists and dicts; texts of dataclasses for people may differ, and fields to leave out.
+    `by` says who gives what has to be there, with the verb.
     """
     path, there, expected = next(_find_differences(recorded, made, "", leave_out), ("", "", ""))
     return f"{path} {there}, and {by} {expected}" if path else ""
@@ -176,11 +169,7 @@ def _short_json(value: Any) -> str:
 
 
 def record_files(folder: Path, names: Iterable[str]) -> dict[str, FileRecord]:
-    """Return the records of files, in the order of their names.
-
-    Raises:
-        ModelError: One cannot be read.
-    """
+    """Return the records of files, in the order of their names; ModelError for one that cannot be read."""
     records = {}
     for name in sorted(names):
         try:

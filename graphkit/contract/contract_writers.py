@@ -175,10 +175,8 @@ def _table_lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterat
     for row in rows:
         families.setdefault((family_pattern(row[0]), *row[1:-1], family_pattern(row[-1])), []).append(row)
     for members in families.values():
-        first, last = (
-            family_label(tuple(dict.fromkeys(column)))
-            for column in list(zip(*members, strict=True))[:: len(header) - 1]
-        )
+        ends = list(zip(*members, strict=True))[:: len(header) - 1]
+        first, last = (family_label(tuple(dict.fromkeys(column))) for column in ends)
         whole = [(first, *members[0][1:-1], last)] if first is not None and last is not None else members
         for row in whole:
             cells = (
@@ -211,11 +209,7 @@ def _cell_text(text: str) -> str:
 
 
 def write_constants(language: str, contract: Contract, *, has_loop: bool = False) -> str:
-    """Return the constants of a contract in a language; with what the loop imports where it goes behind them.
-
-    Raises:
-        UsageError: The floor is not a float32, or a dtype has no size in bytes; in C, a name holds a NUL.
-    """
+    """Return the constants of a contract in a language; with what the loop imports where it goes behind them."""
     template, text = LANGUAGES[language]
     environment = template_environment("${", "}", {"text": text, "comment": comment_text, "camel": _camel_case})
     return environment.get_template(template).render(contract_constants(contract), has_loop=has_loop)
@@ -224,37 +218,31 @@ def write_constants(language: str, contract: Contract, *, has_loop: bool = False
 def contract_constants(contract: Contract) -> dict[str, Any]:
     """Return all that templates write: numbers, lists, the names of places, and arrays of records."""
     numbers, methods, floor = tuple(_number_constants(contract)), contract.methods, _as_float32(contract.floor)
+    given = {rule: list(getattr(contract.generation, rule) if rule else contract.ends) for rule, _ in LISTS.values()}
     unique = _unique_namer(number.name for number in numbers)
     named = [
         _name_group(unique, what, f"{what}s", things)
         for what, things in (("table", contract.tables), ("state", contract.states), ("method", methods))
     ]
-    ports = [
-        _name_group(unique, f"{method.name}_{what}", f"{method.name}_{what}s", things, f"{what} of {method.name}")
+    inputs, outputs = (
+        [
+            _name_group(unique, f"{m.name}_{what}", f"{m.name}_{what}s", getattr(m, f"{what}s"), f"{what} of {m.name}")
+            for m in methods
+        ]
         for what in ("input", "output")
-        for method, things in ((method, getattr(method, f"{what}s")) for method in methods)
-    ]
-    pairs = list(zip(ports[: len(methods)], ports[len(methods) :], strict=True))
-    tensors: list[Port | State] = [
-        *contract.states,
-        *(port for method in methods for port in (*method.inputs, *method.outputs)),
-    ]
+    )
+    pairs = list(zip(inputs, outputs, strict=True))
+    ranks = [len(port.shape) for method in methods for port in (*method.inputs, *method.outputs)]
+    ranks += [len(state.shape) for state in contract.states]
     return {
         "contract": contract,
         "target": comment_text(contract.target),
         "numbers": numbers,
-        "lists": [
-            {
-                "name": name,
-                "meaning": meaning,
-                "tokens": list(getattr(contract.generation, rule) if rule else contract.ends),
-            }
-            for name, (rule, meaning) in LISTS.items()
-        ],
+        "lists": [{"name": name, "meaning": text, "tokens": given[rule]} for name, (rule, text) in LISTS.items()],
         "floor": repr(floor),
         # the nearest finite one, as a score that an infinity is added to may be NaN; hosts round masks to float32 first
         "floor_half": f"0x{np.float16(np.clip(floor, -65504, 65504)).view(np.uint16):04x}",
-        "max_rank": max((1, *(len(tensor.shape) for tensor in tensors))),
+        "max_rank": max([1, *ranks]),
         "kinds": list(get_args(Kind)),
         "choices": list(get_args(By)),
         "groups": [*named, *(group for pair in pairs for group in pair)],
@@ -279,10 +267,8 @@ def _array_constants(
     """Yield the arrays of records, each with the kind of these and its identifier."""
     files = [{"name": name, "bytes": file.bytes, "sha256": file.sha256} for name, file in contract.files.items()]
     yield {"kind": "RecordedFile", "name": "files", "records": files}
-    tables = [
-        {**vars(table), "row_bytes": math.prod(table.shape) * _item_bytes(table.dtype)} for table in contract.tables
-    ]
-    yield {"kind": "Table", "name": named[0].name, "records": tables}
+    rows = [{**vars(t), "row_bytes": math.prod(t.shape) * _item_bytes(t.dtype)} for t in contract.tables]
+    yield {"kind": "Table", "name": named[0].name, "records": rows}
     yield {"kind": "State", "name": named[1].name, "records": [_state_record(state) for state in contract.states]}
     methods = []
     for method, (inputs, outputs) in zip(contract.methods, ports, strict=True):
@@ -294,9 +280,8 @@ def _array_constants(
 
 
 def _tensor_record(tensor: Port | State) -> dict[str, Any]:
-    item = _item_bytes(tensor.dtype)
-    size = math.prod(tensor.shape) * item
-    return {**vars(tensor), "dims": list(tensor.shape), "item_bytes": item, "bytes": size}
+    item, dims = _item_bytes(tensor.dtype), list(tensor.shape)
+    return {**vars(tensor), "dims": dims, "item_bytes": item, "bytes": math.prod(dims) * item}
 
 
 def _state_record(state: State) -> dict[str, Any]:
@@ -321,17 +306,12 @@ def _or_none(number: int | None) -> int:
 
 
 def _as_float32(number: float) -> float:
-    """Return a number as a float32 has it.
-
-    Raises:
-        UsageError: It is too large.
-    """
+    """Return a number as a float32 has it; refuse one that is too large."""
     try:
         return float(struct.unpack("<f", struct.pack("<f", number))[0])
     except OverflowError as error:
-        raise UsageError(
-            f"the mask floor {number:g} is not a float32 - lower again with another --mask-floor"
-        ) from error
+        hint = "lower again with another --mask-floor"
+        raise UsageError(f"the mask floor {number:g} is not a float32 - {hint}") from error
 
 
 def _unique_namer(reserved: Iterable[str]) -> Callable[[str], str]:
@@ -378,11 +358,7 @@ def _place_of(contract: Contract, source: Source) -> tuple[int, int]:
 
 
 def _item_bytes(dtype: str) -> int:
-    """Return the bytes of an element.
-
-    Raises:
-        UsageError: It has no whole number of bytes.
-    """
+    """Return the bytes of an element; refuse a dtype without a whole number of them."""
     try:
         return np.dtype(dtype).itemsize
     except TypeError as error:

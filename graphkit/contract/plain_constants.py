@@ -62,33 +62,22 @@ class Constants:
 
 
 def write_plain(language: str, constants: Constants, *, has_loop: bool = False) -> str:
-    """Return constants in a language, and the loop behind them if that is asked for.
-
-    Raises:
-        UsageError: There is no loop in that language, or over these; in C, a name holds a NUL.
-    """
+    """Return constants in a language, and the loop behind them if that is asked for; refuse where there is none."""
     if has_loop and (language not in LOOPS or constants.fault):
         raise UsageError(constants.fault or f"there is no loop in {language} - take one of {', '.join(LOOPS)}")
     template, text = PLAIN[language]
     filters = {"text": text, "comment": comment_text, "docstring": _docstring_text, "camel": _camel_case}
     environment = template_environment("${", "}", filters)
-    rows = [row for _, rows in constants.arrays.values() for row in rows]
-    known = {
-        **vars(constants),
-        "kinds": dict.fromkeys(kind for kind, _ in constants.arrays.values()),
-        "max_rank": max([1, *(len(dims) for row in rows for dims in [row.get("dims")] if isinstance(dims, Sequence))]),
-        "has_loop": has_loop,
-    }
+    shapes = [row.get("dims", ()) for _, rows in constants.arrays.values() for row in rows]
+    max_rank = max([1, *(len(dims) for dims in shapes if isinstance(dims, Sequence))])
+    kinds = dict.fromkeys(kind for kind, _ in constants.arrays.values())
+    known = {**vars(constants), "kinds": kinds, "max_rank": max_rank, "has_loop": has_loop}
     parts = [template, *([f"loop.{LOOPS[language]}.jinja"] if has_loop else [])]
     return "".join(environment.get_template(part).render(known) for part in parts)
 
 
 def write_lowered_loop(language: str, contract: Contract, title: str) -> str:
-    """Return the program in a language that runs the models of a lowered folder as its contract says.
-
-    Raises:
-        UsageError: They decode nothing, or there is no loop in that language.
-    """
+    """Return the program in a language that runs the models of a lowered folder as its contract says."""
     if language not in LOWERED_LOOPS:
         known = ", ".join(LOWERED_LOOPS)
         raise UsageError(f"{title}: there is no loop in {language} of a lowered folder - take one of {known}")
@@ -126,14 +115,12 @@ def general_numbers(
     tokens: Mapping[str, int | None], ends: Sequence[int], prompt: Sequence[int], vocabulary: object
 ) -> list[Constant]:
     """Return the constants that all have: tokens, how many there are, and what dims below 0 mean."""
-    start = tokens.get("start")
+    start, words = tokens.get("start"), vocabulary if isinstance(vocabulary, int) else -1
     return [
         Constant("start_token", -1 if start is None else start, "Decoding starts with it; -1 where nothing says."),
         Constant("prompt_tokens", tuple(prompt), "Behind the start token, decoding begins with these."),
         Constant("end_tokens", tuple(ends), "Decoding stops at any of these."),
-        Constant(
-            "vocabulary", vocabulary if isinstance(vocabulary, int) else -1, "Logits of a token; -1 where nothing says."
-        ),
+        Constant("vocabulary", words, "Logits of a token; -1 where nothing says."),
         *(Constant(f"dim_{name}", size, f"In dims: {DIM_TEXTS[name]}.") for name, size in DIMS.items()),
     ]
 
@@ -176,15 +163,10 @@ def bundle_constants(contract: BundleContract) -> Constants:
         }
         for state in contract.states
     ]
+    runs = {"once": "first"}
     methods = [
-        ModelPorts(
-            method.name,
-            method.file,
-            "first" if method.when == "once" else method.when,
-            [*map(port_row, method.inputs)],
-            [*map(port_row, method.outputs)],
-        )
-        for method in contract.methods
+        ModelPorts(m.name, m.file, runs.get(m.when, m.when), [*map(port_row, m.inputs)], [*map(port_row, m.outputs)])
+        for m in contract.methods
     ]
     sizes = {re.sub(r"\W+", "_", name.lower(), flags=re.ASCII): size for name, size in contract.sizes.items()}
     odd = next((state.name for state in contract.states if state.initial != 0), "")

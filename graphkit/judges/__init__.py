@@ -27,18 +27,9 @@ from graphkit.runtime.isolation import describe_ending
 from graphkit.suggest import count_things, did_you_mean
 
 __all__ = [
-    "JUDGES",
-    "Answer",
-    "Deviation",
-    "Judge",
-    "PlacedNode",
-    "Trial",
-    "ask_judge",
-    "find_judge",
-    "install_judge",
-    "judges_folder",
-    "named_judge",
-]
+    "JUDGES", "Answer", "Deviation", "Judge", "PlacedNode", "Trial", "ask_judge", "find_judge", "install_judge",
+    "judges_folder", "named_judge",
+]  # fmt: skip
 
 ADAPTERS = Path(__file__).parent / "adapters"
 FOLDER = "GRAPHKIT_JUDGES"  # the variable that names the folder of all environments
@@ -74,12 +65,10 @@ class Judge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def folder(self) -> Path:
-        """The folder of its environment."""
         return judges_folder() / self.name
 
     @property
     def python(self) -> Path:
-        """The interpreter of its environment."""
         return self.folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
     @property
@@ -91,17 +80,13 @@ class Judge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def compiler(self) -> str:
-        """The name of the compiler's package."""
         return self.packages[0].partition("==")[0]
 
 
-def _read_judges() -> Mapping[str, Judge]:
-    path = Path(__file__).with_name("judges.toml")
-    tables = {name: {"name": name, **table} for name, table in read_toml(path).items()}
-    return convert_toml(path, tables, dict[str, Judge])
-
-
-JUDGES = _read_judges()
+_FILE = Path(__file__).with_name("judges.toml")
+JUDGES: Mapping[str, Judge] = convert_toml(
+    _FILE, {name: {"name": name, **table} for name, table in read_toml(_FILE).items()}, dict[str, Judge]
+)
 
 
 class PlacedNode(msgspec.Struct, frozen=True):
@@ -207,11 +192,7 @@ def judges_folder() -> Path:
 
 
 def find_judge(name: str) -> Judge:
-    """Return a judge that is installed.
-
-    Raises:
-        UsageError: There is no such judge, or it is not installed.
-    """
+    """Return a judge that is installed; UsageError where it is not, or where there is none of that name."""
     judge = named_judge(name)
     if not judge.version:
         raise UsageError(f"the judge '{name}' is not installed - run: graphkit judges install {name}")
@@ -303,20 +284,14 @@ def _ask_process(words: Sequence[str], questions: Sequence[dict[str, str]], seco
         for number, question in enumerate(questions):
             paths.write(f"{json.dumps({'number': number, **question})}\n")
         paths.seek(0)
+        env = _environment()
         process = subprocess.Popen(
-            words,
-            stdin=paths,
-            stdout=subprocess.PIPE,
-            stderr=said,
-            env=_environment(),
-            encoding="utf-8",
-            errors="replace",
+            words, stdin=paths, stdout=subprocess.PIPE, stderr=said, env=env, encoding="utf-8", errors="replace"
         )
-        assert process.stdout is not None
-        stream = process.stdout
 
         def read() -> None:
-            while line := stream.readline(LONGEST):
+            assert process.stdout is not None
+            while line := process.stdout.readline(LONGEST):
                 lines.put(line)
             lines.put("")
 

@@ -23,14 +23,10 @@ from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.shapes import Shapes
 
 NAME = "case"  # of the node that is asked about
-DTYPES: tuple[int, ...] = (
-    TensorProto.FLOAT,
-    TensorProto.FLOAT16,
-    TensorProto.INT64,
-    TensorProto.INT32,
-    TensorProto.BOOL,
+DTYPES: tuple[int, ...] = tuple(
+    TensorProto.DataType.Value(name)
+    for name in ("FLOAT", "FLOAT16", "INT64", "INT32", "BOOL", "INT8", "UINT8", "DOUBLE", "BFLOAT16")
 )
-DTYPES += (TensorProto.INT8, TensorProto.UINT8, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 OPSETS = range(9, 29)
 MOST_BYTES = 1 << 20  # of a constant operand
 MORE_AXES = (1, 2, 3)
@@ -129,9 +125,8 @@ class Case:
             if operand.is_constant:
                 constants.append(numpy_helper.from_array(operand.elements(), operand.name))
             else:
-                dims = (
-                    [f"{operand.name}_{axis}" for axis in range(len(operand.dims))] if self.is_dynamic else operand.dims
-                )
+                names = [f"{operand.name}_{axis}" for axis in range(len(operand.dims))]
+                dims = names if self.is_dynamic else operand.dims
                 inputs.append(helper.make_tensor_value_info(operand.name, operand.dtype, dims))
         if not inputs:
             return None
@@ -187,9 +182,7 @@ class Case:
             attributes=attributes,
             is_dynamic=self.is_dynamic,
             opset=self.opset,
-            dims=tuple(
-                dims for dims in (*(operand.dims for _, operand in operands[:1]), *(dims for _, dims in outputs[:1]))
-            ),
+            dims=(*(operand.dims for _, operand in operands[:1]), *(dims for _, dims in outputs[:1])),
             values={
                 name: int(first) if first.is_integer() else first
                 for name, numbers in constants
@@ -242,19 +235,14 @@ def _make_case(node: NodeProto, opset: int, arrays: Mapping[str, np.ndarray]) ->
     copy = _named_node(node)
     text = helper.make_model(helper.make_graph([copy], "g", [], []), opset_imports=[helper.make_opsetid("", opset)])
     read = value_inputs(Model.from_proto(text).graph.nodes[0])
-    operands = [
-        None
-        if not name
-        else Operand(
-            name,
-            helper.np_dtype_to_tensor_dtype(arrays[name].dtype),
-            arrays[name].shape,
-            arrays[name],
-            is_constant=index in read,
-            is_read=index in read,
-        )
-        for index, name in enumerate(node.input)
-    ]
+    operands: list[Operand | None] = []
+    for index, name in enumerate(node.input):
+        array, is_read = arrays.get(name), index in read
+        if array is None:
+            operands.append(None)
+            continue
+        dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
+        operands.append(Operand(name, dtype, array.shape, array, is_constant=is_read, is_read=is_read))
     return Case(copy, opset, tuple(operands))
 
 
@@ -272,9 +260,7 @@ def model_cases(shapes: Shapes) -> Iterator[tuple[Node, Case]]:
 
 def kind_of(case: Case) -> object:
     """Return what two nodes have in common about which a judge need not be asked twice."""
-    tensors = tuple(
-        each and (each.dtype, each.is_constant, *(size == 1 for size in each.dims)) for each in case.operands
-    )
+    tensors = tuple(op and (op.dtype, op.is_constant, *(size == 1 for size in op.dims)) for op in case.operands)
     attributes = tuple(sorted(attribute.SerializeToString() for attribute in case.node.attribute))
     return case.node.domain, case.node.op_type, case.opset, attributes, tensors
 
@@ -298,9 +284,8 @@ def varied_cases(case: Case, *, is_first: bool = True) -> Iterator[Case]:
     constant = {operand.name for operand in tensors if operand.is_constant}
     others = {operand.name for operand in tensors[1:]}  # all but the data
     for names in [*(constant ^ {operand.name} for operand in tensors), others]:
-        yield replace(
-            case, operands=_changed(case, lambda each, names=names: replace(each, is_constant=each.name in names))
-        )
+        changed = _changed(case, lambda each, names=names: replace(each, is_constant=each.name in names))
+        yield replace(case, operands=changed)
     yield from _with_steps(case)
     if is_first:
         yield replace(case, is_dynamic=True)
@@ -313,9 +298,8 @@ def _with_steps(case: Case) -> Iterator[Case]:
     """Yield a case with other numbers in place of operands of ones, such as the steps of a Slice."""
 
     def doubled(operand: Operand) -> Operand:
-        is_one = (
-            operand.is_read and operand.array is not None and bool(operand.array.size) and (operand.array == 1).all()
-        )
+        array = operand.array if operand.is_read else None
+        is_one = array is not None and array.size > 0 and (array == 1).all()
         return replace(operand, array=operand.elements() * 2) if is_one else operand
 
     operands = _changed(case, doubled)

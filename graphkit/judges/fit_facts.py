@@ -41,11 +41,12 @@ class Atom(NamedTuple):
             return name not in of.dtypes or of.values.get(name) == value
         if self.key == "planes_of":
             return len(of.dims) == 2 and has_planes(*of.dims, value)
-        if self.key in ("constant", "computed", "absent"):
-            is_there, is_constant = name in of.dtypes, name in of.constant
-            return {"constant": not is_there or is_constant, "computed": not is_constant, "absent": not is_there}[
-                self.key
-            ]
+        if self.key == "constant":
+            return name not in of.dtypes or name in of.constant
+        if self.key == "computed":
+            return name not in of.constant
+        if self.key == "absent":
+            return name not in of.dtypes
         bound, _, what = self.key.partition("_")
         number = of.rank if what == "rank" else of.since
         return bool(number <= value if bound == "max" else number >= value)
@@ -83,13 +84,13 @@ def fit_fact(observations: Sequence[Observation]) -> FittedFact | None:
     while left and len(conditions) < MOST:
         atoms = _fit_condition(left, refused)
         kept = [each for each in left if not all(atom.holds(each) for atom in atoms)]
-        if len(kept) == len(left) or _wrong(atoms, refused) > _count(left) - _count(kept):
+        wrong = _count(each for each in refused if all(atom.holds(each) for atom in atoms))
+        if len(kept) == len(left) or wrong > _count(left) - _count(kept):
             break
         conditions.append(atoms)
         left = kept
-    wrong = _count(left) + _count(
-        each for each in refused if any(all(atom.holds(each) for atom in atoms) for atoms in conditions)
-    )
+    held = (each for each in refused if any(all(atom.holds(each) for atom in atoms) for atoms in conditions))
+    wrong = _count(left) + _count(held)
     if not conditions or wrong * 2 > min(fact.taken, fact.refused) + (fact.taken + fact.refused) // 4:
         return replace(fact, verdict="unknown", wrong=_count(known))
     return replace(fact, conditions=tuple(_as_where(atoms) for atoms in conditions if all(conditions)), wrong=wrong)
@@ -98,10 +99,6 @@ def fit_fact(observations: Sequence[Observation]) -> FittedFact | None:
 def _count(observations: Iterable[Observation]) -> int:
     """Return how many nodes some observations stand for."""
     return sum(each.count for each in observations)
-
-
-def _wrong(atoms: Sequence[Atom], refused: Sequence[Observation]) -> int:
-    return _count(each for each in refused if all(atom.holds(each) for atom in atoms))
 
 
 def _fit_condition(taken: Sequence[Observation], refused: Sequence[Observation]) -> list[Atom]:

@@ -40,23 +40,14 @@ class JudgeList(Result):
         columns = "Judge:code=name | Version=installed | Package:code | MB:number=megabytes | Answers:note"
         yield table_of(columns, self.judges)
         yield table_of("Judge:code=name | What it is:note=about | Licence:note", self.judges)
-        yield Prose(
-            f"`graphkit judges install NAME` installs one into {judges_folder()}; `lower --judge NAME` asks it."
-        )
+        install = f"`graphkit judges install NAME` installs one into {judges_folder()}"
+        yield Prose(f"{install}; `lower --judge NAME` asks it.")
 
 
 def list_judges() -> JudgeList:
     """Return the judges that graphkit knows."""
     rows = (
-        JudgeRow(
-            name=each.name,
-            version=each.version,
-            package=each.compiler,
-            megabytes=each.megabytes,
-            answers=each.says,
-            about=each.about,
-            licence=each.licence,
-        )
-        for each in JUDGES.values()
+        JudgeRow(j.name, j.version, j.compiler, j.megabytes, answers=j.says, about=j.about, licence=j.licence)
+        for j in JUDGES.values()
     )
     return JudgeList(tuple(rows))

@@ -60,15 +60,10 @@ MOST = 0.9  # of the models with symbols that a compiler of fixed shapes refuses
 
 
 def measure_target(name: str, models: Sequence[Model] = (), *, progress: Callable[[str], None] = lambda _: None) -> str:
-    """Ask the judge of a target, and return the text of the target's file.
+    """Ask the judge of a target, one of `MEASURED`, and return the text of the target's file.
 
-    Args:
-        name: One of `MEASURED`.
-        models: Models whose nodes are asked about too, where their shapes are numbers.
-        progress: Called with the name of each step before it starts.
-
-    Raises:
-        UsageError: Nobody can be asked about this target, or the judge is not installed, or finds no device.
+    Nodes of the models are asked about too, where their shapes are numbers. Refuse a target that nobody can be asked
+    about, and a judge that is not installed or finds no device.
     """
     if name not in MEASURED:
         hint = did_you_mean(name, list(MEASURED), f"there are judges for {', '.join(MEASURED)}")
@@ -253,10 +248,8 @@ def _fact_lines(fact: FittedFact) -> Iterator[str]:
 def inline_table(value: Any) -> str:
     """Return a value as TOML, tables in one line."""
     if isinstance(value, Mapping):
-        pairs = [
-            f"{key if key.isidentifier() else json.dumps(key)} = {inline_table(each)}" for key, each in value.items()
-        ]
-        return f"{{ {', '.join(pairs)} }}"
+        named = {key if key.isidentifier() else json.dumps(key): each for key, each in value.items()}
+        return f"{{ {', '.join(f'{key} = {inline_table(each)}' for key, each in named.items())} }}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(inline_table, value))}]"
     return json.dumps(value)

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date
 from functools import cache, cached_property
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,34 +27,14 @@ from graphkit.io.toml import convert_toml, read_toml
 from graphkit.suggest import did_you_mean
 
 __all__ = [
-    "ANYTHING",
-    "NAMES",
-    "Condition",
-    "Fact",
-    "Facts",
-    "Limit",
-    "Source",
-    "Spelling",
-    "Target",
-    "Verdict",
-    "joint_verdict",
-    "load_target",
-    "tflite_spellings",
-]
+    "ANYTHING", "NAMES", "Condition", "Fact", "Facts", "Limit", "Source", "Spelling", "Target", "Verdict",
+    "joint_verdict", "load_target", "tflite_spellings",
+]  # fmt: skip
 
 NAMES = (
-    "mt8371",
-    "mediatek-litert",
-    "ethos-u65",
-    "ethos-u85",
-    "rk3588",
-    "qnn-htp",
-    "webgpu",
-    "openvino",
-    "webnn",
-    "coreml",
+    "mt8371", "mediatek-litert", "ethos-u65", "ethos-u85", "rk3588", "qnn-htp", "webgpu", "openvino", "webnn", "coreml",
     "generic-npu",
-)
+)  # fmt: skip
 FOLDER = Path(__file__).parent
 Text = Annotated[str, Meta(max_length=2000)]
 Number = Annotated[int, Meta(ge=0, lt=1000)]
@@ -411,31 +392,17 @@ def _join_targets(path: Path, file: _Together) -> Target:
     if joint := [member.name for member in others if member.others]:
         problem = f"'{joint[0]}' is made of others itself"
         raise _target_error(path, "together", problem, "name these")
-    ranks, opsets, static = (
-        [
-            replace(limit, source=_prefix_source(member, limit.source))
-            for member in others
-            if (limit := getattr(member, name)) is not None
-        ]
-        for name in ("max_rank", "max_opset", "static_shapes")
-    )
-    return Target(
-        name=file.name,
-        description=file.description,
-        sources=tuple(_prefix_source(member, source) for member in others for source in member.sources),
-        max_rank=min(ranks, key=_limit_value, default=None),
-        max_opset=min(opsets, key=_limit_value, default=None),
-        static_shapes=max(static, key=_limit_value, default=None),
-        others=others,
-    )
 
+    def named(target: Target, source: Source) -> Source:
+        return replace(source, key=f"{target.name}: {source.key}")
 
-def _limit_value(limit: Limit) -> int:
-    return limit.value
-
-
-def _prefix_source(target: Target, source: Source) -> Source:
-    return replace(source, key=f"{target.name}: {source.key}")
+    limits: dict[str, Any] = {}
+    for name, strictest in (("max_rank", min), ("max_opset", min), ("static_shapes", max)):
+        known = [(member, limit) for member in others if (limit := getattr(member, name)) is not None]
+        own = [replace(limit, source=named(member, limit.source)) for member, limit in known]
+        limits[name] = strictest(own, key=attrgetter("value"), default=None)
+    sources = tuple(named(member, source) for member in others for source in member.sources)
+    return Target(file.name, file.description, sources, others=others, **limits)
 
 
 def _check_facts(path: Path, kind: str, facts: Facts) -> None:
