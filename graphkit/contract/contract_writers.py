@@ -221,14 +221,11 @@ def contract_constants(contract: Contract) -> dict[str, Any]:
     given = {rule: list(getattr(contract.generation, rule) if rule else contract.ends) for rule, _ in LISTS.values()}
     unique = _unique_namer(number.name for number in numbers)
     named = [
-        _name_group(unique, what, f"{what}s", things)
+        _name_group(unique, what, things)
         for what, things in (("table", contract.tables), ("state", contract.states), ("method", methods))
     ]
     inputs, outputs = (
-        [
-            _name_group(unique, f"{m.name}_{what}", f"{m.name}_{what}s", getattr(m, f"{what}s"), f"{what} of {m.name}")
-            for m in methods
-        ]
+        [_name_group(unique, f"{m.name}_{what}", getattr(m, f"{what}s"), f"{what} of {m.name}") for m in methods]
         for what in ("input", "output")
     )
     pairs = list(zip(inputs, outputs, strict=True))
@@ -333,13 +330,10 @@ def _unique_namer(reserved: Iterable[str]) -> Callable[[str], str]:
 
 
 def _name_group(
-    unique: Callable[[str], str],
-    prefix: str,
-    name: str,
-    things: Sequence[Port | State | Table | Method],
-    what: str | None = None,
+    unique: Callable[[str], str], prefix: str, things: Sequence[Port | State | Table | Method], what: str = ""
 ) -> Group:
-    return Group(what or prefix, unique(name), tuple((unique(f"{prefix}_{each.name}"), each.name) for each in things))
+    name = unique(f"{prefix}s")
+    return Group(what or prefix, name, tuple((unique(f"{prefix}_{each.name}"), each.name) for each in things))
 
 
 def _place_of(contract: Contract, source: Source) -> tuple[int, int]:

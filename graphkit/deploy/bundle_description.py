@@ -32,7 +32,7 @@ from msgspec import Meta, Struct
 
 from graphkit.analysis.model_fit import first_states
 from graphkit.deploy.bundle_methods import MethodModel, fold_changes, kept_in_slots, method_name
-from graphkit.deploy.export_dims import drop_idle_inputs, share_dim_names
+from graphkit.deploy.export_inputs import drop_idle_inputs, share_dim_names
 from graphkit.deploy.export_pipeline import has_fixed_prompt
 from graphkit.errors import TargetError, UsageError
 from graphkit.graph.roles import declared_rank, dim_at

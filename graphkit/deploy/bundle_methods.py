@@ -7,13 +7,12 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from graphkit.analysis.model_fit import given_states
-from graphkit.deploy.caller_positions import takes_positions
 from graphkit.deploy.deploy_sizes import fold_decoder
-from graphkit.deploy.export_dims import share_dim_names
+from graphkit.deploy.export_inputs import share_dim_names, takes_positions
 from graphkit.deploy.export_pipeline import SOURCES, Pipeline
 from graphkit.errors import UsageError
 from graphkit.graph.cache_entries import CacheEntry, Slot
-from graphkit.graph.declared_types import declared_type
+from graphkit.graph.declared_types import declared_dims
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.options import Update
@@ -36,7 +35,8 @@ from graphkit.shapes.input_dims import input_dims
 TOKENS = "decoder_input_ids"  # what a decoder beside an encoder calls its tokens
 USUAL = ("prefill", "encode", "step", "init", "reorder")  # methods of bundles
 WRITING = ("ScatterND", "TensorScatter")  # operators that write in place
-COUNTS: Mapping[str, str] = {LENGTH: "length", KEPT: "kept"}  # inputs that passes have added, and their kinds
+Names = Mapping[str, str]
+COUNTS: Names = {LENGTH: "length", KEPT: "kept"}  # inputs that passes have added, and their kinds
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +58,9 @@ class MethodModel:
     when: str
     model: Model
     file: str
-    reads: Mapping[str, str]
-    writes: Mapping[str, str]
-    kinds: Mapping[str, str]
+    reads: Names
+    writes: Names
+    kinds: Names
     whole: frozenset[str] = frozenset()
     changes: tuple[str, ...] = field(default=())
     length: str = LENGTH
@@ -110,15 +110,7 @@ class _Draft:
     def with_changes(self, model: Model, changes: Sequence[str], *, is_exact: bool = True) -> _Draft:
         return _Draft(model, (*self.changes, *changes), self.is_exact and is_exact)
 
-    def method(
-        self,
-        name: str,
-        when: str,
-        reads: Mapping[str, str],
-        writes: Mapping[str, str],
-        kinds: Mapping[str, str],
-        whole: Set[str],
-    ) -> MethodModel:
+    def method(self, name: str, when: str, reads: Names, writes: Names, kinds: Names, whole: Set[str]) -> MethodModel:
         made = MethodModel(name, when, self.model, f"{name}.onnx", reads, writes, kinds=kinds, whole=frozenset(whole))
         return replace(made, changes=self.changes, is_exact=self.is_exact)
 
@@ -138,8 +130,7 @@ def _decoder_only(model: Model, slots: int, update: Update) -> tuple[MethodModel
 def _takes_one(step: Model) -> bool:
     """Whether a decoder takes one token at a time, so that another model reads the prompt."""
     tokens = step.roles.first("tokens")
-    declared = declared_type(tokens) if tokens is not None else None
-    return declared is not None and declared.dims is not None and declared.dims[1:2] == (1,)
+    return tokens is not None and (declared_dims(tokens) or ())[1:2] == (1,)
 
 
 def _method_pair(first: Model, step: Model, slots: int, update: Update) -> tuple[MethodModel, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +26,9 @@ from graphkit.verify.latency import costs_before_and_after
 
 def lowering_costs(
     parts: Sequence[Lowered], contract: Contract, folder: Path, options: LowerOptions
-) -> tuple[CostChange, ...]:
-    """Count the costs of each lowered model, and of the model that it was made of at the sizes that were fixed."""
-    sizes, changes = contract.sizes, []
+) -> Iterator[CostChange]:
+    """Yield the costs of each lowered model, and of the model that it was made of at the sizes that were fixed."""
+    sizes = contract.sizes
     for part in parts:
         original = next((stage.before for stage in part.stages if not stage.is_part), part.model)
         wish: dict[Axis, int] = {"batch": max(sizes["batch"], 1)}
@@ -40,12 +40,9 @@ def lowering_costs(
             wish["sequence"] = source
         spec = _spec_of_sizes(original, dict(options.dims))
         compared = BeforeAndAfter([original], load(folder / part.method.file), spec, wish=wish)
-        changes.append(
-            costs_before_and_after(
-                compared, what=part.method.file, timed=options.time, limits=options.limits, provider=options.provider
-            )
+        yield costs_before_and_after(
+            compared, what=part.method.file, timed=options.time, limits=options.limits, provider=options.provider
         )
-    return tuple(changes)
 
 
 def bundling_costs(
@@ -54,14 +51,13 @@ def bundling_costs(
     sizes: DeploySizes,
     folder: Path,
     options: BundleOptions,
-) -> tuple[CostChange, ...]:
-    """Count the costs of each method, and of the models of the export that it was made of.
+) -> Iterator[CostChange]:
+    """Yield the costs of each method, and of the models of the export that it was made of.
 
     A step has the last slot for the new token; the slots in use are as many as are typical, or all where these are
     fewer. Where nothing is written, nothing is timed.
     """
     slots, source = min(TYPICAL["past"] + 1, sizes.slots), min(TYPICAL["encoder"], sizes.source)
-    changes = []
     for method in methods:
         originals = _original_models(method, sources)
         is_prompt = method.when == "once" and len(originals) == 1
@@ -78,12 +74,9 @@ def bundling_costs(
         in_use, values = {SLOTS: past + new, **windows}, _slot_counts(method, past)
         compared = BeforeAndAfter(originals, model, DimSpec.of(dims), wish=wish, sizes=in_use, values=values)
         is_timed = options.time and not options.dry_run
-        changes.append(
-            costs_before_and_after(
-                compared, what=method.file, timed=is_timed, limits=options.limits, provider=options.provider
-            )
+        yield costs_before_and_after(
+            compared, what=method.file, timed=is_timed, limits=options.limits, provider=options.provider
         )
-    return tuple(changes)
 
 
 def _dim_of(originals: Sequence[Model], role: Axis, size: int) -> Expr:

@@ -10,8 +10,7 @@ from pathlib import Path
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.model_fit import first_states
 from graphkit.contract.contract_parts import Generation
-from graphkit.deploy.caller_positions import count_on_positions, takes_positions
-from graphkit.deploy.export_dims import drop_idle_inputs, share_dim_names
+from graphkit.deploy.export_inputs import count_on_positions, drop_idle_inputs, share_dim_names, takes_positions
 from graphkit.equivalence.originals import Originals
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.operator_traits import COMPARING

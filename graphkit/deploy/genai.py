@@ -20,7 +20,7 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.analysis.cost_changes import CostChange
-from graphkit.deploy.export_dims import drop_idle_inputs
+from graphkit.deploy.export_inputs import drop_idle_inputs
 from graphkit.deploy.export_pipeline import Pipeline, decoder_settings, find_pipeline, read_settings, read_tokens
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError

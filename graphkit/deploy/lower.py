@@ -194,7 +194,7 @@ def lower_folder(
         draft, judgements = _settle_with_judges(changes, draft, options, progress)
         progress(with_share(DRAFTED, "writing"))
         draft, proof = _write_proven(output, draft, options, portion_of(progress, DRAFTED, 1.0))
-    caveat = draft.contract.generation.caveat()
+    caveats = filter(None, [draft.contract.generation.caveat()])
     return LowerReport(
         source=name_of(path),
         target=options.target,
@@ -203,15 +203,10 @@ def lower_folder(
         state_bytes=sum(state.bytes for state in draft.contract.states),
         proof=proof,
         judged=_judge_models([output / part.method.file for part in draft.parts], judgements, options, progress),
-        notes=(
-            *_told_parts(changes.pipeline),
-            *draft.notes,
-            *changes.notes(output, options, progress),
-            *filter(None, [caveat]),
-        ),
+        notes=(*_told_parts(changes.pipeline), *draft.notes, *changes.notes(output, options, progress), *caveats),
         settings=tuple(_told_settings(draft.contract)),
         data=draft.data,
-        costs=lowering_costs(draft.parts, draft.contract, output, options),
+        costs=tuple(lowering_costs(draft.parts, draft.contract, output, options)),
     )
 
 
@@ -337,10 +332,8 @@ def _draft_parts(changes: AskedChanges, sizes: LowerSizes, options: LowerOptions
 def _used_options(changes: AskedChanges, sizes: LowerSizes, options: LowerOptions) -> LoweredWith:
     """Return the options as a contract records them, but for the layout of caches."""
     encoder, step = changes.pipeline.encoder, changes.pipeline.step
-    has_length = encoder is not None and (
-        encoder.roles.first("tokens") is not None
-        or not {"encoder", "sequence", "total"}.isdisjoint(symbol_roles(encoder).values())
-    )
+    counted = {*symbol_roles(encoder).values()} & {"encoder", "sequence", "total"} if encoder is not None else ()
+    has_length = bool(counted) or (encoder is not None and encoder.roles.first("tokens") is not None)
     is_default = sizes.floor < LEAST_QUANTIZED and sizes.floor == _mask_floor(changes.pipeline, sizes.target, None)
     return LoweredWith(
         target=options.target,
@@ -525,11 +518,7 @@ def _write_proven(
 
 
 def lower_again(
-    export: Pipeline,
-    used: LoweredWith,
-    *,
-    limits: Limits = DEFAULT_LIMITS,
-    progress: Callable[[str], None] = lambda _: None,
+    export: Pipeline, used: LoweredWith, *, limits: Limits = DEFAULT_LIMITS, progress: Progress = lambda _: None
 ) -> Draft:
     """Lower an export once more, with the options that a contract records; nothing is written or proven."""
     given = {name: value for name, value in vars(used).items() if value is not None and name != "passes"}
@@ -542,9 +531,7 @@ def lower_again(
         return _draft_files(changes, options, progress, frozenset(used.passes))
 
 
-def prove_stages_again(
-    draft: Draft, folder: Path, *, progress: Callable[[str], None] = lambda _: None
-) -> tuple[StageProof, ...]:
+def prove_stages_again(draft: Draft, folder: Path, *, progress: Progress = lambda _: None) -> tuple[StageProof, ...]:
     """Prove the stages of a lowering that was written, from its export to the files as they are now.
 
     A folder has no models of the stages. Only where its export, lowered again, gives each model and each table byte by

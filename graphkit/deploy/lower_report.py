@@ -151,18 +151,10 @@ class LowerReport(ProvenReport):
 
 def lowered_file(part: Lowered) -> LoweredFile:
     """Return the report's entry of a lowered model."""
-    shapes = infer(part.model)
-    ranks = [len(dims) for value in shapes if (dims := shapes[value].dims) is not None]
-    graph = part.model.graph
-    return LoweredFile(
-        name=part.method.file,
-        nodes=len(graph.nodes),
-        rank=max(ranks, default=0),
-        inputs=len(graph.inputs),
-        outputs=len(graph.outputs),
-        blockers=part.blockers,
-        changes=part.changes,
-    )
+    shapes, graph = infer(part.model), part.model.graph
+    rank = max((len(dims) for value in shapes if (dims := shapes[value].dims) is not None), default=0)
+    nodes, inputs, outputs = len(graph.nodes), len(graph.inputs), len(graph.outputs)
+    return LoweredFile(part.method.file, nodes, rank, inputs, outputs, blockers=part.blockers, changes=part.changes)
 
 
 MODEL = "{model}"

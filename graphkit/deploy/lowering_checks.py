@@ -9,7 +9,7 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.contract import Method
-from graphkit.deploy.export_dims import drop_idle_inputs, share_dim_names
+from graphkit.deploy.export_inputs import drop_idle_inputs, share_dim_names
 from graphkit.deploy.lowered_contract import Lowered
 from graphkit.dtypes import FLOATS
 from graphkit.equivalence.originals import Originals
@@ -152,6 +152,7 @@ def _dynamic_nodes(model: Model) -> Iterator[Node]:
 
 APART = 1e-3  # relative to the largest element: of which rounding makes no difference
 Arrays = dict[str, np.ndarray]
+Places = tuple[int | None, ...]  # of the axes of a value
 
 
 def check_padding(part: Lowered, original: Model, folder: Path) -> None:
@@ -212,7 +213,7 @@ def check_padding(part: Lowered, original: Model, folder: Path) -> None:
         )
 
 
-def _valid_dims(original: Model, valid: int) -> dict[str, tuple[int | None, ...]]:
+def _valid_dims(original: Model, valid: int) -> dict[str, Places]:
     """Return the dims of outputs that follow from the length of a text, for one of so many tokens; None for others."""
     shapes, lengths = infer(original), ("encoder", "sequence", "total")
     sizes = {name: valid for name, role in symbol_roles(original).items() if role in lengths}
@@ -226,11 +227,7 @@ def _valid_dims(original: Model, valid: int) -> dict[str, tuple[int | None, ...]
 
 
 def _find_leaks(
-    model: Model,
-    values: Sequence[Value],
-    pair: Sequence[Arrays],
-    length: int,
-    valid: Mapping[str, tuple[int | None, ...]],
+    model: Model, values: Sequence[Value], pair: Sequence[Arrays], length: int, valid: Mapping[str, Places]
 ) -> list[Value]:
     """Return the values of which a part at tokens that count differs, in topological order."""
     shapes = infer(model)

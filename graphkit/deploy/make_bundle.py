@@ -9,25 +9,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto
 
-from graphkit import __version__, hosts
+from graphkit import hosts
 from graphkit.analysis.bundle_overview import BundleOverview, overview_of
 from graphkit.analysis.cost_changes import CostChange, cost_change_blocks
-from graphkit.contract.bundle_contract import (
-    Access,
-    BundleContract,
-    BundledWith,
-    BundleMethod,
-    BundlePort,
-    Feed,
-    LegalSize,
-    StateTensor,
-)
+from graphkit.contract import BundleContract, BundledWith
+from graphkit.contract.bundle_contract import LegalSize
 from graphkit.deploy.bundle_description import Initial, described_methods, method_chains
-from graphkit.deploy.bundle_layout import build_bundle
+from graphkit.deploy.bundle_layout import build_bundle, init_method, reorder_method, with_initial
 from graphkit.deploy.bundle_methods import MethodModel, derive_methods, unpacked_logits
 from graphkit.deploy.deploy_costs import bundling_costs
 from graphkit.deploy.deploy_sizes import (
@@ -39,7 +29,7 @@ from graphkit.deploy.deploy_sizes import (
     resolve_sizes,
     with_input_sizes,
 )
-from graphkit.deploy.export_dims import find_least_prompt
+from graphkit.deploy.export_inputs import find_least_prompt
 from graphkit.deploy.export_pipeline import (
     Pipeline,
     TokenSettings,
@@ -70,105 +60,6 @@ from graphkit.verify.deployment_proofs import BundleProof, with_device
 from graphkit.verify.described_bundle_verifier import Chain, verify_methods
 from graphkit.verify.proof_engine import run_isolated
 from graphkit.verify.rewrite_proof import ProvenReport, proof_outcome
-
-INDICES = "rows"
-OPSET = 16  # what older runtimes have too
-
-
-def init_method(contract: BundleContract, arrays: Mapping[str, np.ndarray] = {}) -> tuple[BundleMethod, Model]:
-    """Return the method that sets all state to its initial value, for all rows: one number, or an array of a row."""
-    nodes, tensors, outputs = [], [], []
-    for number, state in enumerate(contract.states):
-        dtype = helper.np_dtype_to_tensor_dtype(np.dtype(state.dtype))
-        shape, out = f"shape_{number}", f"{state.name}_initial"
-        tensors.append(helper.make_tensor(shape, onnx.TensorProto.INT64, [len(state.shape)], state.shape))
-        if state.initial is None:
-            tensors.append(numpy_helper.from_array(arrays[state.name], f"row_{number}"))
-            nodes.append(helper.make_node("Expand", [f"row_{number}", shape], [out]))
-        else:
-            first = state.initial if "float" in state.dtype else int(state.initial)
-            value = helper.make_tensor("value", dtype, [1], [first])
-            nodes.append(helper.make_node("ConstantOfShape", [shape], [out], value=value))
-        outputs.append(BundlePort(out, state.dtype, state.shape, "its initial value", writes=state.name))
-    access: dict[str, Access] = dict.fromkeys((state.name for state in contract.states), "write")
-    method = BundleMethod("init", "init.onnx", "init", (), tuple(outputs), access)
-    return method, _make_model(nodes, tensors, method, contract)
-
-
-def reorder_method(contract: BundleContract) -> tuple[BundleMethod, Model]:
-    """Return the method that makes each row of the state a copy of another one, and its model."""
-    indices = BundlePort(INDICES, "int64", ("batch",), "the row that each row becomes", Feed("indices"))
-    inputs, outputs, nodes = [indices], [], []
-    access: dict[str, Access] = dict.fromkeys((state.name for state in contract.states), "none")
-    for state in contract.states:
-        if state.batch is None:
-            continue
-        out = f"{state.name}_after"
-        free = (state.batch, state.axis if state.prefix else None) if state.length else range(len(state.shape))
-        dims = [f"{state.name}_{axis}" if axis in free else size for axis, size in enumerate(state.shape)]
-        after = ["batch" if axis == state.batch else dim for axis, dim in enumerate(dims)]
-        nodes.append(helper.make_node("Gather", [state.name, INDICES], [out], axis=state.batch))
-        inputs.append(BundlePort(state.name, state.dtype, tuple(dims), "before", Feed("state", state.name)))
-        outputs.append(BundlePort(out, state.dtype, tuple(after), "after", writes=state.name))
-        access[state.name] = "read and write"
-    method = BundleMethod("reorder", "reorder.onnx", "reorder", tuple(inputs), tuple(outputs), access)
-    return method, _make_model(nodes, [], method, contract)
-
-
-def with_initial(contract: BundleContract, initial: Initial) -> tuple[BundleContract, Mapping[str, np.ndarray]]:
-    """Return a contract whose states have their initial values, and the arrays of those that have more than one."""
-    names = {state.name for state in contract.states}
-    if unknown := sorted(set(initial) - names):
-        raise UsageError(f"state '{unknown[0]}' has an initial value, and no method writes it")
-    states, arrays = [], {}
-    for state in contract.states:
-        if state.name not in initial:
-            states.append(state)
-            continue
-        if problem := next(_initial_problems(state, initial[state.name]), ""):
-            raise UsageError(f"the initial value of state '{state.name}' {problem}")
-        array = initial[state.name].astype(state.dtype)
-        is_number = array.size > 0 and bool(np.isfinite(array.flat[0])) and bool((array == array.flat[0]).all())
-        if not is_number:
-            arrays[state.name] = array
-        number = initial[state.name].flat[0] if is_number else None  # as it was written, such as -1e38
-        states.append(replace(state, initial=None if number is None else float(number)))
-    return replace(contract, states=tuple(states)), arrays
-
-
-def _initial_problems(state: StateTensor, initial: np.ndarray) -> Iterator[str]:
-    """Yield why an initial value does not fit a state, a clause each."""
-    dtype = np.dtype(state.dtype)
-    row = tuple(1 if axis == state.batch else size for axis, size in enumerate(state.shape))
-    if state.axis is not None:
-        yield "means nothing: it is a cache, of which no slot is in use at first - leave it out"
-    elif initial.ndim == 0 and initial.dtype.kind in "iuf":
-        with np.errstate(over="ignore", invalid="ignore"):
-            cast = initial.astype(dtype)
-        is_whole = dtype.kind == "f" or bool(cast == initial)
-        if not np.isfinite(initial) or not np.isfinite(cast.astype(np.float64)) or not is_whole:
-            yield f"is {initial.item()!r}, which {dtype} does not hold - give another one, or an array in a .npy file"
-    elif initial.dtype != dtype:
-        yield f"is an array of {initial.dtype}, and the state is {dtype} - write it with that dtype"
-    elif initial.shape != row:
-        yield f"is {list(initial.shape)}, and a row of the state is {list(row)} - give that"
-
-
-def _make_model(
-    nodes: Sequence[onnx.NodeProto], tensors: Sequence[onnx.TensorProto], method: BundleMethod, contract: BundleContract
-) -> Model:
-    inputs, outputs = (
-        [
-            helper.make_tensor_value_info(p.name, helper.np_dtype_to_tensor_dtype(np.dtype(p.dtype)), p.shape)
-            for p in ports
-        ]
-        for ports in (method.inputs, method.outputs)
-    )
-    graph = helper.make_graph(nodes, method.name, inputs, outputs, tensors)
-    opset = helper.make_opsetid("", min(OPSET, contract.opset))
-    made_by = {"producer_name": "graphkit", "producer_version": __version__}
-    return Model.from_proto(helper.make_model(graph, opset_imports=[opset], ir_version=8, **made_by))
-
 
 DATA = "bundle.data"
 MADE, WRITTEN, PROVEN = 0.07, 0.09, 0.98  # shares of the work that are done then, of a model with large weights
@@ -264,7 +155,7 @@ def bundle_folder(
         proof, _ = write_proven(output, draft.folder, prove if options.verify else None, overwrite=options.overwrite)
     changes = tuple((method.name, change) for method in draft.methods for change in method.changes)
     progress(with_share(PROVEN, "counting costs"))
-    costs = bundling_costs(draft.methods, export.pipeline or export.chains, draft.sizes, output, options)
+    costs = tuple(bundling_costs(draft.methods, export.pipeline or export.chains, draft.sizes, output, options))
     return BundleReport(name_of(path), overview_of(name_of(output), draft.contract), changes, proof, costs)
 
 

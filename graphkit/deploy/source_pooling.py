@@ -30,7 +30,7 @@ from graphkit.rewrite.base import Outcome
 from graphkit.rewrite.host_values import find_dependences
 from graphkit.rewrite.new_interface import NewInput, with_inputs, with_outputs
 from graphkit.runtime.session import IsolatedSession, RunError
-from graphkit.shapes import Expr, Shapes, infer
+from graphkit.shapes import Shapes, infer
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.shapes.input_dims import read_dim
 
@@ -111,17 +111,15 @@ def _find_states(value: Value, shapes: Shapes, setting: Setting, lengths: frozen
     """Return the states [batch, source, hidden] that a value holds, perhaps in other dims."""
     while True:
         dims = shapes[value].dims
-        if dims is not None and len(dims) == 3 and _is_source(dims[1], setting, lengths) and not dims[2].symbols:
+        _, length, hidden = dims if dims is not None and len(dims) == 3 else (None, None, None)
+        is_source = length is not None and (length.symbols & lengths or length.constant == setting.source)
+        if is_source and hidden is not None and not hidden.symbols:
             return value if shapes[value].dtype in FLOATS else None
         producer = value.producer
         before = producer.input(0) if producer is not None and producer.is_op(*REARRANGING) else None
         if before is None:
             return None
         value = before
-
-
-def _is_source(dim: Expr, setting: Setting, lengths: frozenset[str]) -> bool:
-    return bool(dim.symbols & lengths) or dim.constant == setting.source
 
 
 def _find_rule(
@@ -183,20 +181,14 @@ def _sample_sources(lengths: range, rows: int, vocabulary: int, tokens: Sequence
     for length in sorted({lengths[0], lengths[min(1, len(lengths) - 1)], lengths[len(lengths) // 2], lengths[-1]}):
         for _ in range(DRAWS):
             yield rng.integers(0, vocabulary, (rows, length))
-        for token in tokens:
-            for row in _place_token(token, rng.integers(0, vocabulary, length)):
+        last = length - 1
+        for token in tokens:  # at the first, a middle and the last place, twice, and not at all
+            ids = rng.integers(0, vocabulary, length)
+            without = np.where(ids == token, token + 1 if token == 0 else token - 1, ids)
+            for places in ((), (0,), (last // 2,), (last,), (last // 3, last), (0, last // 2)):
+                row = without.copy()
+                row[list(places)] = token
                 yield np.stack([row, *rng.integers(0, vocabulary, (rows - 1, length))])
-
-
-def _place_token(token: int, ids: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield tokens with one of them at the first, a middle and the last place, twice, and not at all."""
-    last = len(ids) - 1
-    without = np.where(ids == token, token + 1 if token == 0 else token - 1, ids)
-    yield without
-    for places in ((0,), (last // 2,), (last,), (last // 3, last), (0, last // 2)):
-        row = without.copy()
-        row[list(places)] = token
-        yield row
 
 
 def _places_taken(

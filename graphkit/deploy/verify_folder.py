@@ -20,7 +20,7 @@ from graphkit.deploy.lower import Draft, asked_changes, lower_again, prove_stage
 from graphkit.deploy.lower_report import GUIDE
 from graphkit.deploy.lowering_checks import check_prompt
 from graphkit.deploy.make_bundle import BundleExport, bundle_again
-from graphkit.deploy.write_proven import DeployFolder, FolderProof, proof_record, record_contract
+from graphkit.deploy.write_proven import DeployContract, DeployFolder, FolderProof, proof_record, record_contract
 from graphkit.errors import ModelError, OutputError, UsageError
 from graphkit.hosts.open_folder import check_bundle
 from graphkit.io.byte_source import shown_path
@@ -75,11 +75,7 @@ def verify_folder(
 
 
 def _prove_folder(
-    folder: Path,
-    contract: Contract | BundleContract,
-    made: DeployFolder,
-    options: FolderOptions,
-    prove: Callable[[], FolderProof],
+    folder: Path, contract: DeployContract, made: DeployFolder, options: FolderOptions, prove: Callable[[], FolderProof]
 ) -> FolderProof:
     """Return the proof of a folder whose contract says what its export gives, and record it where that is asked for.
 
@@ -106,14 +102,14 @@ def _prove_folder(
     return proof
 
 
-def _refuse_difference(folder: Path, contract: Contract | BundleContract, difference: str, more: str = "") -> None:
+def _refuse_difference(folder: Path, contract: DeployContract, difference: str, more: str = "") -> None:
     if difference:
         command = "lower" if isinstance(contract, Contract) else "bundle"
         hint = f"make the folder again with `graphkit {command}`{more}"
         raise ModelError(difference, file=str(folder / contract.FILE), hint=hint)
 
 
-def _other_file(folder: Path, contract: Contract | BundleContract, made: DeployFolder) -> str:
+def _other_file(folder: Path, contract: DeployContract, made: DeployFolder) -> str:
     """Return which file is another than was recorded, "" for none; one for people may also be as it was made."""
     named, optional = {*made.models, *made.contents, made.data}, (GUIDE, made.data)  # people may take away a guide
     for name in sorted(named ^ set(contract.files)):
@@ -130,7 +126,7 @@ def _other_file(folder: Path, contract: Contract | BundleContract, made: DeployF
     return ""
 
 
-def _other_proof(contract: Contract | BundleContract, proof: LoweringProof | BundleProof, made: DeployFolder) -> str:
+def _other_proof(contract: DeployContract, proof: LoweringProof | BundleProof, made: DeployFolder) -> str:
     """Return what the record of a proof says otherwise than this proof, which passed; "" for nothing."""
     recorded, found = contract.proof, proof_record(proof, changes=made.changes)
     measured = proof.tolerance if isinstance(proof, BundleProof) and proof.tolerance > BUNDLE_TOLERANCE else 0.0

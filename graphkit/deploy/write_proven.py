@@ -17,6 +17,7 @@ from graphkit.model import Model
 from graphkit.save import Placement, Saved, save_models
 from graphkit.verify.deployment_proofs import BundleProof, LoweringProof
 
+DeployContract = Contract | BundleContract
 FolderProof = TypeVar("FolderProof", LoweringProof, BundleProof)
 
 
@@ -33,7 +34,7 @@ class DeployFolder:
         changes: Options that the user gave to change results.
     """
 
-    contract: Contract | BundleContract
+    contract: DeployContract
     models: Mapping[str, Model]
     contents: Mapping[str, bytes | memoryview]
     weights: Placement
@@ -86,9 +87,7 @@ def proof_record(
     )
 
 
-def record_contract(
-    folder: Path, contract: Contract | BundleContract, names: Iterable[str], proof: ProofRecord
-) -> None:
+def record_contract(folder: Path, contract: DeployContract, names: Iterable[str], proof: ProofRecord) -> None:
     """Write a contract with the record of the files beside it and of their proof."""
     made = replace(contract, files=record_files(folder, names), proof=proof)
     write_text(folder / contract.FILE, made.to_json())

@@ -17,7 +17,7 @@ from real_models import export_cases, unpacked_export
 
 import graphkit
 from graphkit.deploy.deploy_sizes import most_positions
-from graphkit.deploy.export_dims import drop_idle_inputs
+from graphkit.deploy.export_inputs import drop_idle_inputs
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.make_bundle import BundleExport
 from graphkit.errors import UsageError

@@ -1,17 +1,22 @@
-"""One name for each size of an export, whose graphs and inputs may each have names of their own for it."""
+"""The inputs of an export's models: one name for each size, those that nothing reads, positions of the caller."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+from onnx import helper, numpy_helper
+
 from graphkit.analysis.model_fit import given_states
+from graphkit.errors import UsageError
 from graphkit.graph.cache_entries import Slot
 from graphkit.graph.declared_types import hinted_type
-from graphkit.graph.roles import Axis
+from graphkit.graph.roles import Axis, declared_rank
 from graphkit.graph.view import Value, unwrap_value
 from graphkit.model import Model
 from graphkit.rewrite.dead_code import remove_dead_code
-from graphkit.rewrite.new_interface import with_interface, with_names, with_symbols
+from graphkit.rewrite.edits import NewNode
+from graphkit.rewrite.new_interface import NewInput, with_interface, with_names, with_symbols
 from graphkit.shapes import Expr, const, infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.input_dims import input_dims
@@ -113,3 +118,41 @@ def _given_sizes(step: Model, first: Model) -> Mapping[tuple[Value, int], int]:
             hint = hints[at] if at < len(hints) else None
             found[value, at] = None if at == grows else dim.constant or (hint if isinstance(hint, int) else None)
     return {place: size for place, size in found.items() if size is not None}
+
+
+def takes_positions(first: Model) -> bool:
+    """Whether the caller of a first step says where the tokens stand, as counting them does not tell.
+
+    So it is where positions have planes, such as height and width beside time, and where the caller makes the mask for
+    each pair of tokens: a picture before a text may see all of itself.
+    """
+    positions = first.roles.first("positions")
+    masks = [mask for mask in first.roles.all("mask") if declared_rank(mask) == 4]
+    return positions is not None and not first.roles.pasts and bool(masks or declared_rank(positions) == 3)
+
+
+def count_on_positions(first: Model, step: Model) -> tuple[Model, Model]:
+    """Return decoders of which the first takes positions from its caller, and later ones count on from these."""
+    given, read = (model.roles.first("positions") for model in (first, step))
+    dims = (infer(step)[read].dims or ()) if read is not None else ()
+    if given is None or read is None or not dims or dims[-1].constant != 1 or len(dims) != declared_rank(given):
+        raise UsageError(
+            f"{first.name}: it takes positions from its caller, and {step.name} takes none of one token to count on "
+            "from them - export both as one decoder"
+        )
+    return _with_next(first, given, f"next_{read.name}"), _with_next(step, read, f"next_{read.name}")
+
+
+def _with_next(model: Model, positions: Value, name: str) -> Model:
+    """Return a model that gives what comes behind the last of its positions, [batch, 1] or [planes, batch, 1]."""
+    tensor, at, one = infer(model)[positions], f"{name}_at", f"{name}_one"
+    dims, kind = tensor.dims or (), helper.tensor_dtype_to_np_dtype(tensor.dtype)
+    numbers = {one: np.array([1], kind), at: np.array([-1])}
+    nodes = [NewNode("Constant", [], [key], {"value": numpy_helper.from_array(each)}) for key, each in numbers.items()]
+    nodes.append(NewNode("Gather", [positions.name, at], [f"{name}_last"], {"axis": len(dims) - 1}))
+    if dims[-1].constant == 1:
+        nodes, last = nodes[:1], positions.name
+    else:
+        last = f"{name}_last"
+    nodes.append(NewNode("Add", [last, one], [name]))
+    return with_interface(model, {}, {name: NewInput(name, tensor.dtype, (*dims[:-1], 1))}, (), nodes)
