@@ -63,16 +63,6 @@ class Memory:
     bytes: int
     windowed: int
 
-    @property
-    def megabytes(self) -> float:
-        """In units of 10^6 bytes."""
-        return self.bytes / 1e6
-
-    @property
-    def mebibytes(self) -> float:
-        """In units of 2^20 bytes."""
-        return self.bytes / (1 << 20)
-
 
 @dataclass(frozen=True)
 class SlidingWindow:
@@ -183,10 +173,8 @@ class KVCache(Judged):
             yield Prose(warning.text, "warning")
 
     def _growth(self, per_token: int) -> Iterator[Block]:
-        tables = "no table of positions was found"
-        if self.positions:
-            tables = f"{self.positions:,} positions are in its tables"
-        first = self.memory[0]
+        found = f"{self.positions:,} positions are in its tables" if self.positions else ""
+        tables, first = found or "no table of positions was found", self.memory[0]
         size = f"{first.context:,} tokens = {_size_text(first.bytes)}"
         yield Prose(f"{per_token:,} bytes for each token; {size}; {tables}.")
         if self.windows:
@@ -199,7 +187,7 @@ class KVCache(Judged):
             yield Prose(f"{back}: {kept}.")
         headings = "Context:number | Bytes:number | MB:number | MiB:number"
         rows: list[Sequence[Cell]] = [
-            (m.context, m.bytes, f"{m.megabytes:,.1f}", _mebibytes_text(m.bytes)) for m in self.memory
+            (m.context, m.bytes, f"{m.bytes / 1e6:,.1f}", _mebibytes_text(m.bytes)) for m in self.memory
         ]
         if self.windows:
             headings += " | Bytes in windows:number | MB in windows:number"
@@ -246,10 +234,13 @@ def kv_cache(model: ModelLike, context: int = DEFAULT_CONTEXT) -> KVCache:
     per_token = _add_bytes([layout for _, layout in growing])
     main = next((layout for _, layout in growing if layout.axis is not None), layouts[0] if layouts else None)
     declared = next((each for entry in entries for each in _types_of(entry) if each), None)
+    types = ((next(filter(None, _types_of(entry)), None), layout.axis) for entry, layout in growing)
+    lengths = (known.dims[axis] for known, axis in types if known and known.dims and axis is not None)
     most = table_positions(model)
     contexts = dict.fromkeys(n if most is None else min(n, most) for n in (context, 4 * context))
-    windows = tuple(_sliding_windows(model, growing)) if per_token else ()
-    kept = {**find_windows(model), **cut_caches(model)} if windows else {}
+    found = find_windows(model) if per_token else {}
+    windows = tuple(_sliding_window(tokens, found, growing) for tokens in sorted(set(found.values())))
+    kept = {**found, **cut_caches(model)} if windows else {}
     sizes = [(kept[entry], layout.bytes_per_token or 0) for entry, layout in growing if entry in kept]
 
     def unused(n: int) -> int:
@@ -269,7 +260,7 @@ def kv_cache(model: ModelLike, context: int = DEFAULT_CONTEXT) -> KVCache:
         memory=tuple(Memory(n, n * per_token, n * per_token - unused(n)) for n in contexts) if per_token else (),
         warnings=tuple(_cache_warnings(roles)),
         states=tuple(_state_feeds(roles)),
-        length=next((dim for dim in map(_growing_dim, growing) if isinstance(dim, str)), ""),
+        length=next((dim for dim in lengths if isinstance(dim, str)), ""),
         positions=most if entries else None,
         windows=windows,
     )
@@ -283,23 +274,17 @@ def _size_text(size: int) -> str:
     return size_text(size, "B") + (f" = {_mebibytes_text(size)} MiB" if size >= 1e6 else "")
 
 
-def _sliding_windows(model: Model, growing: Sequence[tuple[CacheEntry, Layout]]) -> Iterator[SlidingWindow]:
-    windows = find_windows(model)
-    for tokens in sorted(set(windows.values())):
-        inside = [(entry, layout) for entry, layout in growing if windows.get(entry) == tokens]
-        layers = {entry.slot.index[:1] or entry for entry, _ in inside}
-        yield SlidingWindow(tokens, len(layers), _add_bytes([layout for _, layout in inside]) or 0)
+def _sliding_window(
+    tokens: int, windows: Mapping[CacheEntry, int], growing: Sequence[tuple[CacheEntry, Layout]]
+) -> SlidingWindow:
+    inside = [(entry, layout) for entry, layout in growing if windows.get(entry) == tokens]
+    layers = {entry.slot.index[:1] or entry for entry, _ in inside}
+    return SlidingWindow(tokens, len(layers), _add_bytes([layout for _, layout in inside]) or 0)
 
 
 def _types_of(entry: CacheEntry) -> tuple[TensorType | None, TensorType | None]:
     past, present = (declared_type(value) if value is not None else None for value in (entry.past, entry.present))
     return past, present
-
-
-def _growing_dim(cache: tuple[CacheEntry, Layout]) -> Dim:
-    """Return the dim along which a cache tensor grows, None where it does not, or that is not declared."""
-    declared, axis = next(filter(None, _types_of(cache[0])), None), cache[1].axis
-    return declared.dims[axis] if declared and declared.dims and axis is not None else None
 
 
 def _add_bytes(layouts: Sequence[Layout]) -> int | None:
@@ -488,9 +473,7 @@ def _count_table_rows(model: Model, node: Node) -> int | None:
         return None
     repeating = ("Tile", "Expand", "Unsqueeze") if node.op_type == "GatherElements" else ()
     passed = ("DequantizeLinear", "Cast", "Identity", *repeating)
-    table = chain_end(
-        data, lambda value: value.sources[0] if value.producer and value.producer.is_op(*passed) else None
-    )
+    table = chain_end(data, lambda v: v.sources[0] if v.producer and v.producer.is_op(*passed) else None)
     declared = declared_type(table) if table.is_constant else None
     if declared is None or not (declared.is_float or declared.dtype in QUANTIZED):
         return None
@@ -505,15 +488,11 @@ def _find_offsets(model: Model, indices: Sequence[Value]) -> Mapping[Value, int 
     """
     counters = (node for node in all_nodes(model.scopes) if node.is_op(*COUNTERS)) if indices else ()
     starts = [*model.roles.all("positions"), *(value for node in counters for value in node.results)]
-    counted = set(
-        walk_breadth_first(starts, lambda value: (out for node, _ in value.consumers for out in node.outputs))
-    )
+    counted = {*walk_breadth_first(starts, lambda value: (out for node, _ in value.consumers for out in node.outputs))}
     offsets = dict[Value, int | None]()
 
     def before(value: Value) -> Value | None:
-        return next(
-            (each for each in value.sources if each is not None and each in counted and not each.is_constant), None
-        )
+        return next((each for each in value.sources if each in counted and each and not each.is_constant), None)
 
     for value in walk_postorder(indices, lambda value: (before(value),)):
         node, source = value.producer, before(value)

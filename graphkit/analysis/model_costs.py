@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import ClassVar, Literal
 
-from graphkit.analysis.node_costs import MEASURES, Amount, Measure, NodeCost, Steps, node_costs, sum_amounts
+from graphkit.analysis.node_costs import MEASURES, Amount, Measure, NodeCost, node_costs, sum_amounts
 from graphkit.analysis.peak_memory import PeakMemory
 from graphkit.analysis.summary import Weight, WeightBits, stored_weights, weight_bits
 from graphkit.analysis.typical_sizes import TypicalSizes
 from graphkit.graph.name_families import by_family, expand_label
 from graphkit.graph.names import join_words, module_of
 from graphkit.graph.view import Node, Value, all_nodes
-from graphkit.model import Model, ModelLike, as_model
+from graphkit.model import ModelLike, as_model
 from graphkit.options import By
 from graphkit.render.document_blocks import (
     PEAK,
@@ -185,11 +185,6 @@ class BranchRow:
     operations: Quantity
     bytes_moved: Quantity
 
-    @property
-    def moved(self) -> Formula:
-        """The bytes moved, with their unit."""
-        return self.bytes_moved.cell("B")
-
 
 @dataclass(frozen=True)
 class StepsRow:
@@ -207,25 +202,10 @@ class StepsRow:
     reason: str
     macs: Quantity
 
-    @property
-    def step_count(self) -> Quantity | str:
-        """How many steps, "?" where that is not known."""
-        return self.steps or "?"
-
-    @property
-    def why(self) -> str:
-        """Why that is not known, else as an expression."""
-        return self.reason or (self.steps.short if self.steps else "")
-
 
 @dataclass(frozen=True)
 class UnknownCost:
-    """Costs that are not known.
-
-    Attributes:
-        measures: `macs`, `operations`, `bytes_moved`.
-        first: The first of the nodes.
-    """
+    """Measures that are not known of some nodes, and the first of these."""
 
     reason: str
     measures: tuple[str, ...]
@@ -318,12 +298,29 @@ class Costs(Result):
         if self.curve:
             yield self._curve()
         if self.branches:
-            headings = "If:code=node | Branch | Counted:text=is_counted | MACs:number | Operations:number"
-            headings = f"{headings} | Bytes moved:number=moved | Why not:note=reason"
-            yield table_of(headings, self.branches, "Branches: one of each If runs")
+            yield table(
+                "If:code | Branch | Counted | MACs:number | Operations:number | Bytes moved:number | Why not:note",
+                [
+                    (
+                        b.node,
+                        b.branch,
+                        b.is_counted,
+                        b.macs.cell(),
+                        b.operations.cell(),
+                        b.bytes_moved.cell("B"),
+                        b.reason,
+                    )
+                    for b in self.branches
+                ],
+                "Branches: one of each If runs",
+            )
         if self.sequential:
-            headings = "Node:code | Operator=op | Steps:number=step_count | Number of steps:note=why | MACs:number"
-            yield table_of(headings, self.sequential, "Sequential work: so many steps, one after the other")
+            told = (("?", s.reason) if s.steps is None else (s.steps.cell(), s.steps.short) for s in self.sequential)
+            yield table(
+                "Node:code | Operator | Steps:number | Number of steps:note | MACs:number",
+                [(s.node, s.op, *steps, s.macs.cell()) for s, steps in zip(self.sequential, told, strict=True)],
+                "Sequential work: so many steps, one after the other",
+            )
         for unknown in self.unknown:
             measures = join_words([WORDS[measure] for measure in unknown.measures])
             nodes = count_things(unknown.nodes, "node(s)")
@@ -345,18 +342,17 @@ class Costs(Result):
         yield "other operations", self.operations.cell(), self.operations.short
         yield "bytes moved", self.bytes_moved.cell("B"), self.bytes_moved.short
         if self.intensity is not None:
-            yield "operations for each byte", self._intensity(self.intensity), ""
+            macs, operations, moved = self.macs, self.operations, self.bytes_moved
+            ratio = Formula(f"{self.intensity:,.1f}", None, "", "/")
+            if macs.expression and operations.expression and moved.expression:
+                value = 2 * (macs.value or 0) + (operations.value or 0)
+                text = f"2*({macs.expression}) + {operations.expression}"
+                ratio = Formula(ratio.text, value, text, "/", moved.expression)
+            yield "operations for each byte", ratio, ""
         yield "inputs", self.input_bytes.cell("B"), self.input_bytes.short
         yield "peak memory of activations", self.peak.bytes.as_peak().cell("B"), self.peak.bytes.short
         if self.kv_cache is not None:
             yield "KV cache", self.kv_cache.cell("B"), self.kv_cache.short
-
-    def _intensity(self, intensity: float) -> Formula:
-        macs, operations, moved = self.macs, self.operations, self.bytes_moved
-        text, value = f"{intensity:,.1f}", 2 * (macs.value or 0) + (operations.value or 0)
-        if not (macs.expression and operations.expression and moved.expression):
-            return Formula(text, None, "", "/")
-        return Formula(text, value, f"2*({macs.expression}) + {operations.expression}", "/", moved.expression)
 
     def _rows(self) -> Iterator[Block]:
         name = {"layer": "Layer", "module": "Module", "op": "Operator", "node": "Node"}[self.by]
@@ -454,16 +450,14 @@ def costs(
     """
     model = as_model(model)
     spec = spec | DimSpec.of(dims, inputs, ranges)
-    shapes = shapes or infer(model, spec)
-    return _Count(model, spec, shapes).result(by, top)
+    return _Count(model.label, spec, shapes or infer(model, spec)).result(by, top)
 
 
 class _Count:
     """The costs of one model at some sizes."""
 
-    def __init__(self, model: Model, spec: DimSpec, shapes: Shapes) -> None:
-        self.model, self.spec, self.shapes = shapes.model, spec, shapes
-        self.label = model.label
+    def __init__(self, label: str, spec: DimSpec, shapes: Shapes) -> None:
+        self.label, self.model, self.spec = label, shapes.model, spec
         self.typical = TypicalSizes(shapes.model, spec, shapes)
         self.sizes = self.typical.sizes
         self.nodes = node_costs(shapes, self.sizes)
@@ -503,7 +497,13 @@ class _Count:
                 BranchRow(each.node.path, each.name, each.is_counted, each.reason, *self.quantities(each.costs))
                 for each in self.nodes.branches
             ),
-            sequential=tuple(map(self.steps, self.nodes.sequential)),
+            sequential=tuple(
+                StepsRow(
+                    *(each.node.path, each.node.op_type, self.quantity(each.steps) if each.steps is not None else None),
+                    *(each.reason, self.quantity(*self.sum(each.costs, "macs"))),
+                )
+                for each in self.nodes.sequential
+            ),
             unknown=tuple(self.unknown()),
             over=self.typical.over or "",
             curve=tuple(self.curve(totals, cache)),
@@ -525,11 +525,6 @@ class _Count:
             macs, operations, moved = (self.quantity(*self.sum(nodes, measure)) for measure in MEASURES)
             self.known[key] = macs, operations, moved
         return self.known[key]
-
-    def steps(self, each: Steps) -> StepsRow:
-        steps = None if each.steps is None else self.quantity(each.steps)
-        macs = self.quantity(*self.sum(each.costs, "macs"))
-        return StepsRow(each.node.path, each.node.op_type, steps, each.reason, macs)
 
     def bytes(self, values: Sequence[Value]) -> tuple[Amount, int]:
         """Return the bytes of tensors, and how many are not in them."""
@@ -558,9 +553,8 @@ class _Count:
             intensity = _arithmetic_intensity(macs.value, operations.value, moved.value)
             counts = len(nodes), sum(weight.parameters for weight in weights), sum(weight.bytes for weight in weights)
             made[name] = CostRow(name, 1, *counts, *(macs, operations, moved), intensity=intensity)
-        yield from sorted(
-            _join_alike(made) if by in ("layer", "module") else made.values(), key=_row_weight, reverse=True
-        )
+        joined = _join_alike(made) if by in ("layer", "module") else made.values()
+        yield from sorted(joined, key=_row_weight, reverse=True)
 
     def unknown(self) -> Iterator[UnknownCost]:
         """Yield a row for each reason."""
