@@ -27,17 +27,14 @@ class Glance(Result):
     """A few lines about a model.
 
     Attributes:
-        origin: Its opset and its producer.
-        nodes: How many nodes there are, of which operators most.
-        weights: How many tensors there are, and their bytes.
         ports: `input` or `output`, names, dtype and shape; ports of one family and shape are one row.
     """
 
     title: ClassVar[str] = "Model"
     name: str
-    origin: str
-    nodes: str
-    weights: str
+    origin: str  # its opset and its producer
+    nodes: str  # how many nodes there are, of which operators most
+    weights: str  # how many tensors there are, and their bytes
     ports: tuple[tuple[str, str, str, str], ...]
 
     def heading(self) -> str:

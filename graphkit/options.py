@@ -33,27 +33,19 @@ class Flag:
     """An option of the command line that sets a field, or a part of one.
 
     Attributes:
-        help: The help text.
-        name: Its spelling; by default that of the field, behind `--no-` where this is true by default.
         kind: The type of a value, as an annotation; by default that of the field. A tuple may be given several times.
-        short: A spelling of one letter.
-        metavar: The value in the help text.
-        choices: The values that it may have, empty for any.
-        least, most: Bounds of a number; an integer is at least 1 by default.
-        is_positive: Whether a number has to be larger than `least`.
-        is_rare: Whether few need it, so that --help leaves it to --help-all.
     """
 
-    help: str
-    name: str = ""
+    help: str  # the help text
+    name: str = ""  # its spelling; by default that of the field, behind `--no-` where this is true by default
     kind: str = ""
-    short: str = ""
-    metavar: str | None = None
-    choices: tuple[str, ...] = ()
-    least: float | None = None
+    short: str = ""  # a spelling of one letter
+    metavar: str | None = None  # the value in the help text
+    choices: tuple[str, ...] = ()  # the values that it may have, empty for any
+    least: float | None = None  # bounds of a number; an integer is at least 1 by default
     most: float | None = None
-    is_positive: bool = False
-    is_rare: bool = False
+    is_positive: bool = False  # whether a number has to be larger than `least`
+    is_rare: bool = False  # whether few need it, so that --help leaves it to --help-all
 
 
 def option(default: T, *flags: Flag | str, **details: Any) -> T:

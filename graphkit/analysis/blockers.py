@@ -33,17 +33,11 @@ FREEZABLE: tuple[Cause, str] = ("dynamic shape", INPUT_DIMS)
 
 @dataclass(frozen=True)
 class Share:
-    """The part of a model that stays on the CPU.
+    """The part of a model that stays on the CPU."""
 
-    Attributes:
-        nodes: Nodes that stay there.
-        macs: Their multiply-accumulates: a number, an expression in the input dims, or "?" where it is too large.
-        part: Their part of all multiply-accumulates, None where it depends on the dims or there are none.
-    """
-
-    nodes: int
-    macs: str
-    part: float | None
+    nodes: int  # nodes that stay there
+    macs: str  # their multiply-accumulates: a number, an expression in the input dims, or "?" where it is too large
+    part: float | None  # their part of all multiply-accumulates, None where it depends on the dims or there are none
 
 
 @dataclass(frozen=True)

@@ -28,26 +28,16 @@ WIDTH = 20  # of a bar
 
 @dataclass(frozen=True)
 class StateFamily:
-    """States that differ in the numbers in their names only.
+    """States that differ in the numbers in their names only."""
 
-    Attributes:
-        name: Their common name.
-        count: How many.
-        dtype, shape: Of each.
-        update: How methods write them.
-        offset: Where the first lies in the arena.
-        bytes: Of all together.
-        access: The access of each method, by its name.
-    """
-
-    name: str
-    count: int
-    dtype: str
+    name: str  # their common name
+    count: int  # how many
+    dtype: str  # of each
     shape: tuple[int, ...]
-    update: Update
-    offset: int
-    bytes: int
-    access: Mapping[str, Access]
+    update: Update  # how methods write them
+    offset: int  # where the first lies in the arena
+    bytes: int  # of all together
+    access: Mapping[str, Access]  # the access of each method, by its name
 
 
 @dataclass(frozen=True)

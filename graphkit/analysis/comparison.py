@@ -37,12 +37,7 @@ TITLED = 3  # models in the title of a page
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """One model in a comparison.
-
-    Attributes:
-        macs: Multiply-accumulates at the sizes of its costs; None where these are not counted.
-        peak_bytes: The peak memory of its activations, likewise.
-    """
+    """One model in a comparison."""
 
     model: str
     role: str
@@ -52,8 +47,8 @@ class ComparisonRow:
     inputs: int
     outputs: int
     weight_bytes: int
-    macs: Quantity | None = None
-    peak_bytes: Quantity | None = None
+    macs: Quantity | None = None  # multiply-accumulates at the sizes of its costs; None where these are not counted
+    peak_bytes: Quantity | None = None  # the peak memory of its activations, likewise
 
     def cells(self, number: int) -> Iterator[Cell]:
         """Yield the cells of its row in the table of models; `number` is that of its graph on a page."""

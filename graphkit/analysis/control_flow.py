@@ -20,63 +20,38 @@ SEARCHES = {"BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch"}
 
 @dataclass(frozen=True)
 class Branch:
-    """A body of a control-flow node.
+    """A body of a control-flow node."""
 
-    Attributes:
-        name: The attribute: `then_branch`, `body`, `decoder`.
-        nodes: Nodes in it, those of nested bodies included.
-        captures: Names of the outer values that it reads: activations and inputs.
-        captured_constants: How many outer initializers and constants it reads.
-        past_captures: How many of `captures` are past inputs of a KV cache.
-        zero_length: How many of its outputs are constants without elements.
-    """
-
-    name: str
-    nodes: int
-    captures: tuple[str, ...]
-    captured_constants: int
-    past_captures: int
-    zero_length: int
+    name: str  # the attribute: `then_branch`, `body`, `decoder`
+    nodes: int  # nodes in it, those of nested bodies included
+    captures: tuple[str, ...]  # names of the outer values that it reads: activations and inputs
+    captured_constants: int  # how many outer initializers and constants it reads
+    past_captures: int  # how many of `captures` are past inputs of a KV cache
+    zero_length: int  # how many of its outputs are constants without elements
 
 
 @dataclass(frozen=True)
 class ControlNode:
-    """A node with bodies.
+    """A node with bodies."""
 
-    Attributes:
-        path: The node, with the scopes around it.
-        op: The operator, with its domain where that is not the default.
-        depth: How many bodies it is nested in.
-        condition: The condition of an If, in words; "" for other operators.
-        role: "merged decoder", "search with a decoder inside", or "".
-    """
-
-    path: str
-    op: str
-    depth: int
-    condition: str
+    path: str  # the node, with the scopes around it
+    op: str  # the operator, with its domain where that is not the default
+    depth: int  # how many bodies it is nested in
+    condition: str  # the condition of an If, in words; "" for other operators
     branches: tuple[Branch, ...]
-    role: str
+    role: str  # "merged decoder", "search with a decoder inside", or ""
 
 
 @dataclass(frozen=True)
 class Merged:
-    """A merged decoder.
+    """A merged decoder."""
 
-    Attributes:
-        path: The If.
-        condition: The boolean input that decides.
-        first_branch, cache_branch: The branch of the first step, and the one that reads the past.
-        cache_when: The value of `condition` that runs the cache branch.
-        zero_length: Outputs that the cache branch gives without elements.
-    """
-
-    path: str
-    condition: str
-    first_branch: str
+    path: str  # the If
+    condition: str  # the boolean input that decides
+    first_branch: str  # the branch of the first step, and the one that reads the past
     cache_branch: str
-    cache_when: bool
-    zero_length: tuple[str, ...]
+    cache_when: bool  # the value of `condition` that runs the cache branch
+    zero_length: tuple[str, ...]  # outputs that the cache branch gives without elements
 
 
 @dataclass(frozen=True)

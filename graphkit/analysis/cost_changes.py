@@ -27,42 +27,26 @@ from graphkit.suggest import count_things
 
 @dataclass(frozen=True)
 class CostFigures:
-    """The costs of a model, or of several that run one after the other.
+    """The costs of a model, or of several that run one after the other."""
 
-    Attributes:
-        bytes: Of the graph and its weights, wherever these are.
-        nodes: At every depth.
-        macs: Multiply-accumulates.
-        peak_bytes: The peak memory of activations; of several models, the largest.
-    """
-
-    bytes: int
-    nodes: int
-    macs: Quantity
-    peak_bytes: Quantity
+    bytes: int  # of the graph and its weights, wherever these are
+    nodes: int  # at every depth
+    macs: Quantity  # multiply-accumulates
+    peak_bytes: Quantity  # the peak memory of activations; of several models, the largest
 
 
 @dataclass(frozen=True)
 class Latency:
-    """How long two models take in onnxruntime, run in turns with equal options.
+    """How long two models take in onnxruntime, run in turns with equal options."""
 
-    Attributes:
-        before_ms, after_ms: The median of each, in milliseconds.
-        ratio: The median of after over before, round by round.
-        low, high: The least and the largest of these ratios.
-        rounds: How many rounds there were.
-        threads: Threads of each session.
-        provider: The execution provider on which both ran.
-    """
-
-    before_ms: float
+    before_ms: float  # the median of each, in milliseconds
     after_ms: float
-    ratio: float
-    low: float
+    ratio: float  # the median of after over before, round by round
+    low: float  # the least and the largest of these ratios
     high: float
-    rounds: int
-    threads: int
-    provider: str = "cpu"
+    rounds: int  # how many rounds there were
+    threads: int  # threads of each session
+    provider: str = "cpu"  # the execution provider on which both ran
 
 
 @dataclass(frozen=True)
@@ -70,23 +54,17 @@ class CostChange:
     """Costs before and after.
 
     Attributes:
-        what: What they are the costs of, such as a file; "" for the only one.
-        sizes: The sizes of the original's dims: those that are given, and typical ones.
-        before, after: The costs; None where they cannot be counted.
-        unknown: Why not, "" if they can.
-        latency: How long both take; None where that was not measured.
-        untimed: Why it could not be measured, "" if it was, or nobody asked.
         models: What they are the costs of, for a page that shows both; None if they are not at hand.
         links: Symbols of the result that are expressions in the dims of the original.
     """
 
-    what: str
-    sizes: Sizes
-    before: CostFigures | None
+    what: str  # what they are the costs of, such as a file; "" for the only one
+    sizes: Sizes  # the sizes of the original's dims: those that are given, and typical ones
+    before: CostFigures | None  # the costs; None where they cannot be counted
     after: CostFigures | None
-    unknown: str = ""
-    latency: Latency | None = None
-    untimed: str = ""
+    unknown: str = ""  # why not, "" if they can
+    latency: Latency | None = None  # how long both take; None where that was not measured
+    untimed: str = ""  # why it could not be measured, "" if it was, or nobody asked
     models: BeforeAndAfter | None = field(default=None, repr=False, compare=False, metadata={"in_json": False})
     links: Mapping[str, Expr] = field(default_factory=dict, repr=False, compare=False, metadata={"in_json": False})
 
@@ -111,16 +89,11 @@ def sizes_of_originals(changes: Sequence[CostChange]) -> Mapping[int, Sequence[S
 
 @dataclass(frozen=True)
 class SizedModel:
-    """A model with the sizes of its dims.
-
-    Attributes:
-        sizes: Of the symbols that stay open.
-        known: Of all symbols in the dims of its inputs.
-    """
+    """A model with the sizes of its dims."""
 
     shapes: Shapes
-    sizes: Mapping[str, int]
-    known: Mapping[str, int]
+    sizes: Mapping[str, int]  # of the symbols that stay open
+    known: Mapping[str, int]  # of all symbols in the dims of its inputs
 
     @classmethod
     def of(
@@ -170,22 +143,18 @@ class BeforeAndAfter:
     A dim of the result is as large as what is called the same in the original, else as that of the same input.
 
     Attributes:
-        before: The original, or several models that run one after the other.
-        after: The result.
-        spec: Sizes of the original's dims.
         wish: Sizes by role, where others than the typical ones are of interest.
         sizes: Sizes of symbols of the result, as expressions in the dims of the original.
         values: Values of inputs of the result that decide sizes: integers, and expressions in the dims of the original.
-        written: The file of the result, whose bytes count, where that is another model.
     """
 
-    before: Sequence[Model]
-    after: Model
-    spec: DimSpec = AS_DECLARED
+    before: Sequence[Model]  # the original, or several models that run one after the other
+    after: Model  # the result
+    spec: DimSpec = AS_DECLARED  # sizes of the original's dims
     wish: Mapping[Axis, int] = field(default_factory=dict)
     sizes: Mapping[str, Expr] = field(default_factory=dict)
     values: Mapping[str, np.ndarray] = field(default_factory=dict)
-    written: Model | None = None
+    written: Model | None = None  # the file of the result, whose bytes count, where that is another model
 
     def choose_sizes(self) -> tuple[list[SizedModel], SizedModel]:
         """Choose the sizes of originals and of their result.

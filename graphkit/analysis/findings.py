@@ -13,19 +13,12 @@ PAGES = Path(__file__).parent / "finding_pages"
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of finding.
+    """A kind of finding."""
 
-    Attributes:
-        name: Its name for `graphkit report --fail-on`.
-        section: The section of a report that shows it; `fit` is the part of a folder's report.
-        says: The fault, in a clause that a verdict begins with.
-        is_fault: Whether --strict fails on it; else it is a note, because nearly every model has one.
-    """
-
-    name: str
-    section: str
-    says: str
-    is_fault: bool = True
+    name: str  # its name for `graphkit report --fail-on`
+    section: str  # the section of a report that shows it; `fit` is the part of a folder's report
+    says: str  # the fault, in a clause that a verdict begins with
+    is_fault: bool = True  # whether --strict fails on it; else it is a note, because nearly every model has one
 
 
 # The worst first: models that cannot run, faults in use, refusals of a target, costs of speed, limits.

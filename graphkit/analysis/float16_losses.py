@@ -23,19 +23,12 @@ from graphkit.render.result import tabled
 
 @dataclass(frozen=True)
 class Lost:
-    """A number that float16 does not have.
+    """A number that float16 does not have."""
 
-    Attributes:
-        number: The number; of a tensor with several, that of the largest magnitude.
-        becomes: The nearest float16: "inf", "-inf" or "0".
-        constants: The tensors, or the nodes that hold them.
-        readers: The operators that read them, the most frequent first.
-    """
-
-    number: float
-    becomes: str
-    constants: tuple[str, ...]
-    readers: tuple[str, ...]
+    number: float  # the number; of a tensor with several, that of the largest magnitude
+    becomes: str  # the nearest float16: "inf", "-inf" or "0"
+    constants: tuple[str, ...]  # the tensors, or the nodes that hold them
+    readers: tuple[str, ...]  # the operators that read them, the most frequent first
 
     @property
     def where(self) -> str:

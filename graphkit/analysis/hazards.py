@@ -38,15 +38,10 @@ WIDTH = 300  # characters of a problem in a text
 
 @dataclass(frozen=True)
 class Check:
-    """The result of a run at the dims of a hazard.
+    """The result of a run at the dims of a hazard."""
 
-    Attributes:
-        confirmed: Whether the run met the prediction; None if there was no run.
-        message: The message of onnxruntime, or why there was no run.
-    """
-
-    confirmed: bool | None
-    message: str
+    confirmed: bool | None  # whether the run met the prediction; None if there was no run
+    message: str  # the message of onnxruntime, or why there was no run
 
     def __str__(self) -> str:
         word = "not run" if self.confirmed is None else "confirmed" if self.confirmed else "not confirmed"
@@ -91,25 +86,17 @@ class Hazard:
 
 @dataclass(frozen=True)
 class LegalSizes:
-    """The sizes of a dim at which every node runs, whatever the sizes of other dims with such a rule are.
-
-    Attributes:
-        text: The rule in words: `multiples of 32 from 32`.
-        step, least, most: It: these multiples from `least` to `most`, which is None without a bound.
-        less, more: So much less, and so much more, than any of them is legal too.
-        short: Every size up to this is legal too.
-        is_exact: Whether no other size is; it may be together with another dim's, as 8 x 2 patches instead of 4 x 4.
-    """
+    """The sizes of a dim at which every node runs, whatever the sizes of other dims with such a rule are."""
 
     dim: str
-    text: str
-    step: int
+    text: str  # the rule in words: `multiples of 32 from 32`
+    step: int  # the rule: these multiples from `least` to `most`, which is None without a bound
     least: int
     most: int | None
-    less: int
+    less: int  # so much less, and so much more, than any of them is legal too
     more: int
-    short: int
-    is_exact: bool
+    short: int  # every size up to this is legal too
+    is_exact: bool  # whether no other size is; it may be together with another dim's, as 8 x 2 patches instead of 4 x 4
 
     def __str__(self) -> str:
         return f"{self.dim}: {self.text}"

@@ -36,67 +36,42 @@ DEFAULT_CONTEXT = 2048
 
 @dataclass(frozen=True)
 class Feed:
-    """A family of cache tensors: its inputs, its outputs, and how it changes.
+    """A family of cache tensors: its inputs, its outputs, and how it changes."""
 
-    Attributes:
-        past: Label of the inputs, "" if there are none.
-        present: Label of the outputs, "" if there are none.
-        pairs: (past, present) names; "" for a missing one.
-        rule: Its handling from step to step, in words.
-    """
-
-    past: str
-    present: str
-    pairs: tuple[tuple[str, str], ...]
-    rule: str
+    past: str  # label of the inputs, "" if there are none
+    present: str  # label of the outputs, "" if there are none
+    pairs: tuple[tuple[str, str], ...]  # (past, present) names; "" for a missing one
+    rule: str  # its handling from step to step, in words
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of the cache for a number of positions of one sequence.
-
-    Attributes:
-        windowed: Bytes where no more is kept than sliding windows let attention see; `bytes` where there are none.
-    """
+    """Bytes of the cache for a number of positions of one sequence."""
 
     context: int
     bytes: int
-    windowed: int
+    windowed: int  # bytes where no more is kept than sliding windows let attention see; `bytes` where there are none
 
 
 @dataclass(frozen=True)
 class SlidingWindow:
-    """Layers whose attention sees the last tokens alone, as masks or the lengths of their caches say.
+    """Layers whose attention sees the last tokens alone, as masks or the lengths of their caches say."""
 
-    Attributes:
-        tokens: How many, the new one included.
-        layers: How many layers look back so far.
-        bytes_per_token: Of their cache.
-    """
-
-    tokens: int
-    layers: int
-    bytes_per_token: int
+    tokens: int  # how many, the new one included
+    layers: int  # how many layers look back so far
+    bytes_per_token: int  # of their cache
 
 
 @dataclass(frozen=True)
 class StateFeed:
-    """A family of recurrent states of one dtype and shape: inputs that outputs replace at each step.
+    """A family of recurrent states of one dtype and shape: inputs that outputs replace at each step."""
 
-    Attributes:
-        input, output: Labels of the states before and after a step.
-        pairs: (input, output) names.
-        dtype: Such as `float32`.
-        shape: Its dims.
-        bytes: Of all of the family, for one sequence.
-    """
-
-    input: str
+    input: str  # labels of the states before and after a step
     output: str
-    pairs: tuple[tuple[str, str], ...]
-    dtype: str
-    shape: tuple[Dim, ...]
-    bytes: int
+    pairs: tuple[tuple[str, str], ...]  # (input, output) names
+    dtype: str  # such as `float32`
+    shape: tuple[Dim, ...]  # its dims
+    bytes: int  # of all of the family, for one sequence
 
 
 @dataclass(frozen=True)
@@ -362,22 +337,14 @@ def _cache_warnings(roles: Roles) -> Iterator[Finding]:
 
 
 class Layout(NamedTuple):
-    """How one cache tensor is laid out.
+    """How one cache tensor is laid out."""
 
-    Attributes:
-        heads, head_dim: Sizes, None if the shape does not show them.
-        axis: The axis that grows with the sequence, None if there is none or it is unknown.
-        bytes_per_token: Bytes for one position of one sequence; None if a dim is unknown.
-        fixed_bytes: Bytes for one sequence of a tensor that does not grow.
-        layers: Layers in this tensor.
-    """
-
-    heads: int | None
+    heads: int | None  # sizes, None if the shape does not show them
     head_dim: int | None
-    axis: int | None
-    bytes_per_token: int | None
-    fixed_bytes: int | None
-    layers: int = 1
+    axis: int | None  # the axis that grows with the sequence, None if there is none or it is unknown
+    bytes_per_token: int | None  # bytes for one position of one sequence; None if a dim is unknown
+    fixed_bytes: int | None  # bytes for one sequence of a tensor that does not grow
+    layers: int = 1  # layers in this tensor
 
 
 def cache_layout(past: TensorType | None, present: TensorType | None, entry: CacheEntry) -> Layout:

@@ -41,17 +41,11 @@ LONG = 2000  # characters of an expression that the shares of a whole do not rep
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number that depends on the input dims.
+    """A number that depends on the input dims."""
 
-    Attributes:
-        value: At the sizes, without the nodes that are not counted; None if an input dim has no size.
-        expression: In the input dims, the largest terms first; "" if it has too many terms to be read.
-        uncounted: How many nodes are not in it.
-    """
-
-    value: int | None
-    expression: str
-    uncounted: int = 0
+    value: int | None  # at the sizes, without the nodes that are not counted; None if an input dim has no size
+    expression: str  # in the input dims, the largest terms first; "" if it has too many terms to be read
+    uncounted: int = 0  # how many nodes are not in it
 
     def cell(self, unit: Literal["", "B"] = "", model: int | None = None) -> Formula:
         """Return it in short, `>=` before one without the nodes that are not counted, with its expression."""
@@ -102,27 +96,17 @@ def _split_sum(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class CostRow:
-    """The costs of a group of nodes; of several groups that cost the same, those of each.
+    """The costs of a group of nodes; of several groups that cost the same, those of each."""
 
-    Attributes:
-        name: Of the group, or a label for all of them: `model/layers.{0-17}`.
-        times: How many groups it stands for.
-        nodes: Nodes that run; of several groups, the most that one of them has.
-        parameters: Of the weights that its nodes are the first to read.
-        weight_bytes: Of the same; of several groups, the most that one of them has: the first reads what they share.
-        macs, operations, bytes_moved: Multiply-accumulates, other operations, and bytes read and written.
-        intensity: Operations for each byte moved, two for a multiply-accumulate; None if one is not known.
-    """
-
-    name: str
-    times: int
-    nodes: int
-    parameters: int
-    weight_bytes: int
-    macs: Quantity
+    name: str  # of the group, or a label for all of them: `model/layers.{0-17}`
+    times: int  # how many groups it stands for
+    nodes: int  # nodes that run; of several groups, the most that one of them has
+    parameters: int  # of the weights that its nodes are the first to read
+    weight_bytes: int  # of the same; of several groups, the most that one of them has: the first reads what they share
+    macs: Quantity  # multiply-accumulates, other operations, and bytes read and written
     operations: Quantity
     bytes_moved: Quantity
-    intensity: float | None
+    intensity: float | None  # operations for each byte moved, two for a multiply-accumulate; None if one is not known
 
 
 @dataclass(frozen=True)
@@ -136,21 +120,13 @@ class AliveTensor:
 
 @dataclass(frozen=True)
 class PeakRow:
-    """The peak memory of activations.
+    """The peak memory of activations."""
 
-    Attributes:
-        bytes: At the sizes; the expression is that of the tensors that are there then.
-        node: The node that runs at the peak.
-        alive: The largest tensors that are there.
-        tensors: How many there are.
-        unknown: Why some tensors have no size.
-    """
-
-    bytes: Quantity
-    node: str
-    alive: tuple[AliveTensor, ...]
-    tensors: int
-    unknown: tuple[str, ...]
+    bytes: Quantity  # at the sizes; the expression is that of the tensors that are there then
+    node: str  # the node that runs at the peak
+    alive: tuple[AliveTensor, ...]  # the largest tensors that are there
+    tensors: int  # how many there are
+    unknown: tuple[str, ...]  # why some tensors have no size
 
 
 @dataclass(frozen=True)
@@ -161,26 +137,20 @@ class MemoryOverTime:
         nodes: The number of each node that runs, in order: its place among all nodes of the file, those of the main
             graph first, then those of bodies and functions. A node of a loop comes once, one of a function at
             each call.
-        bytes: The bytes that are there when it runs.
     """
 
     nodes: tuple[int, ...]
-    bytes: tuple[int, ...]
+    bytes: tuple[int, ...]  # the bytes that are there when it runs
 
 
 @dataclass(frozen=True)
 class BranchRow:
-    """A branch of an If.
-
-    Attributes:
-        is_counted: Whether its costs are those of the model at the sizes.
-        reason: Why it cannot run, "" if it can.
-    """
+    """A branch of an If."""
 
     node: str
     branch: str
-    is_counted: bool
-    reason: str
+    is_counted: bool  # whether its costs are those of the model at the sizes
+    reason: str  # why it cannot run, "" if it can
     macs: Quantity
     operations: Quantity
     bytes_moved: Quantity
@@ -188,19 +158,13 @@ class BranchRow:
 
 @dataclass(frozen=True)
 class StepsRow:
-    """Work that runs one step after the other.
-
-    Attributes:
-        steps: How many steps; None where that is not known.
-        reason: Why it is not known, "" if it is.
-        macs: Of all steps.
-    """
+    """Work that runs one step after the other."""
 
     node: str
     op: str
-    steps: Quantity | None
-    reason: str
-    macs: Quantity
+    steps: Quantity | None  # how many steps; None where that is not known
+    reason: str  # why it is not known, "" if it is
+    macs: Quantity  # of all steps
 
 
 @dataclass(frozen=True)

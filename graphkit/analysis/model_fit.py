@@ -36,16 +36,14 @@ class Link:
     Attributes:
         source, target: Labels of the models.
         outputs, inputs: Labels of the tensors.
-        count: How many pairs.
-        problems: Pairs whose dtypes or dims do not fit, in words.
     """
 
     source: str
     outputs: str
     target: str
     inputs: str
-    count: int
-    problems: tuple[str, ...]
+    count: int  # how many pairs
+    problems: tuple[str, ...]  # pairs whose dtypes or dims do not fit, in words
 
 
 @dataclass(frozen=True)

@@ -78,23 +78,14 @@ FAULTS = {  # the kind of finding, its place, its sentence; how to export anew b
 
 @dataclass(frozen=True)
 class FrozenSize:
-    """A size that an exporter froze, or another limit that its example left.
+    """A size that an exporter froze, or another limit that its example left."""
 
-    Attributes:
-        about: A key of `FAULTS`.
-        size: The size; 0 where there is none.
-        where: The size in a few words.
-        ports: Labels of the inputs that show it, and their dims.
-        text: The fault, in a sentence.
-        advice: How to export the model anew.
-    """
-
-    about: str
-    size: int
-    where: str
-    ports: str
-    text: str
-    advice: str
+    about: str  # a key of `FAULTS`
+    size: int  # the size; 0 where there is none
+    where: str  # the size in a few words
+    ports: str  # labels of the inputs that show it, and their dims
+    text: str  # the fault, in a sentence
+    advice: str  # how to export the model anew
 
     @property
     def kind(self) -> str:
@@ -125,24 +116,18 @@ class Port:
     """An input or output, or a family of them.
 
     Attributes:
-        indices: Positions among the inputs or outputs.
-        names: The names, in that order.
-        label: The name, or the pattern of the family: `past_key_values.{0-17}.{key|value}`.
-        dtype: Such as `float32`, or `seq(float32)`.
         shape: The dims: numbers, symbols, None for an unknown one, `*` where the family's members differ; None for an
             unknown rank.
-        description: From the model's doc string, or the usual meaning of the name.
-        optional: Whether it is an input with a default value.
         shapes: The dims of each, in the order of the names.
     """
 
-    indices: tuple[int, ...]
-    names: tuple[str, ...]
-    label: str
-    dtype: str
+    indices: tuple[int, ...]  # positions among the inputs or outputs
+    names: tuple[str, ...]  # the names, in that order
+    label: str  # the name, or the pattern of the family: `past_key_values.{0-17}.{key|value}`
+    dtype: str  # such as `float32`, or `seq(float32)`
     shape: tuple[Dim, ...] | None
-    description: str
-    optional: bool = False
+    description: str  # from the model's doc string, or the usual meaning of the name
+    optional: bool = False  # whether it is an input with a default value
     shapes: tuple[tuple[Dim, ...] | None, ...] = field(default=(), metadata={"in_json": False})
 
     @property

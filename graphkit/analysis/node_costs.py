@@ -38,13 +38,9 @@ FAILURES = (UnknownError, TooComplexError, ArithmeticError, LookupError, ValueEr
 
 @dataclass(frozen=True)
 class Amount:
-    """A polynomial with integer coefficients over the atoms of expressions.
+    """A polynomial with integer coefficients over the atoms of expressions."""
 
-    Attributes:
-        terms: The coefficient of each monomial, none of them 0.
-    """
-
-    terms: Mapping[Monomial, int]
+    terms: Mapping[Monomial, int]  # the coefficient of each monomial, none of them 0
 
     @classmethod
     def of(cls, value: Expr | int) -> Amount:
@@ -174,16 +170,11 @@ def count_macs(node: Node, shapes: Shapes) -> Expr | None:
 
 
 class NodeCost(NamedTuple):
-    """The costs of a node, all of its runs together.
-
-    Attributes:
-        costs: What is known, by measure.
-        unknown: Why the others are not, by measure.
-    """
+    """The costs of a node, all of its runs together."""
 
     node: Node
-    costs: Mapping[Measure, Amount]
-    unknown: Mapping[Measure, str]
+    costs: Mapping[Measure, Amount]  # what is known, by measure
+    unknown: Mapping[Measure, str]  # why the others are not, by measure
 
 
 class Branch(NamedTuple):
@@ -197,18 +188,12 @@ class Branch(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Work that runs one step after the other.
-
-    Attributes:
-        steps: How many steps, None where that is not known.
-        reason: Why it is not.
-        costs: Of all steps.
-    """
+    """Work that runs one step after the other."""
 
     node: Node
-    steps: Amount | None
-    reason: str
-    costs: tuple[NodeCost, ...]
+    steps: Amount | None  # how many steps, None where that is not known
+    reason: str  # why it is not
+    costs: tuple[NodeCost, ...]  # of all steps
 
 
 @dataclass

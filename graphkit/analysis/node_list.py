@@ -27,21 +27,13 @@ from graphkit.suggest import count_things, did_you_mean
 
 @dataclass(frozen=True)
 class TensorOf:
-    """A tensor that a node reads or gives.
+    """A tensor that a node reads or gives."""
 
-    Attributes:
-        name: Its name in the node's scope, "" for an input that is left out.
-        dtype: Such as `float32`, "?" if unknown.
-        shape: The dims: numbers, and expressions as text; None if even the rank is unknown.
-        bytes: Its size, None where dtype or dims are not known as numbers.
-        readers: How many inputs of nodes read it, in bodies too.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[Dim, ...] | None
-    bytes: int | None
-    readers: int
+    name: str  # its name in the node's scope, "" for an input that is left out
+    dtype: str  # such as `float32`, "?" if unknown
+    shape: tuple[Dim, ...] | None  # the dims: numbers, and expressions as text; None if even the rank is unknown
+    bytes: int | None  # its size, None where dtype or dims are not known as numbers
+    readers: int  # how many inputs of nodes read it, in bodies too
 
     def __str__(self) -> str:
         return f"{self.name} {self.dtype} {shape_text(self.shape)}" if self.name else ""
@@ -49,19 +41,12 @@ class TensorOf:
 
 @dataclass(frozen=True)
 class NodeRow:
-    """A node.
+    """A node."""
 
-    Attributes:
-        node: Its name, or its operator and position if it has none, after the path of its scope.
-        op: The operator, with its domain unless that is the default one.
-        module: The module that it was exported from, "" where nothing tells.
-        attributes: Names and values in a few words.
-    """
-
-    node: str
-    op: str
-    module: str
-    attributes: tuple[tuple[str, str], ...]
+    node: str  # its name, or its operator and position if it has none, after the path of its scope
+    op: str  # the operator, with its domain unless that is the default one
+    module: str  # the module that it was exported from, "" where nothing tells
+    attributes: tuple[tuple[str, str], ...]  # names and values in a few words
     inputs: tuple[TensorOf, ...]
     outputs: tuple[TensorOf, ...]
 
@@ -195,24 +180,15 @@ WeightOrder = Literal["file", "bytes", "name"]
 
 @dataclass(frozen=True)
 class WeightRow:
-    """An initializer, or the value of a Constant node.
+    """An initializer, or the value of a Constant node."""
 
-    Attributes:
-        name: Its name in `scope`.
-        scope: Path of the scope, "" for the main graph.
-        shape: Its dims; of a sparse tensor, those that it stands for.
-        bytes: Bytes of its data, None where its dtype has no fixed size.
-        place: The file with its data: "" for that of the model.
-        readers: The nodes that read it, by path; outputs of graphs are none.
-    """
-
-    name: str
-    scope: str
+    name: str  # its name in `scope`
+    scope: str  # path of the scope, "" for the main graph
     dtype: str
-    shape: tuple[int, ...]
-    bytes: int | None
-    place: str
-    readers: tuple[str, ...]
+    shape: tuple[int, ...]  # its dims; of a sparse tensor, those that it stands for
+    bytes: int | None  # bytes of its data, None where its dtype has no fixed size
+    place: str  # the file with its data: "" for that of the model
+    readers: tuple[str, ...]  # the nodes that read it, by path; outputs of graphs are none
 
     @property
     def read_by(self) -> str:

@@ -38,16 +38,14 @@ class CpuNodes:
     """The nodes of an operator that stay on the CPU.
 
     Attributes:
-        macs: Their multiply-accumulates, at the sizes.
         cuts: Those that part what runs on the device: they read what it computed, and it waits for what they give.
-        removed_by: The pass that removes them, or that no rewrite is known.
     """
 
     operator: str
     nodes: int
-    macs: int
+    macs: int  # their multiply-accumulates, at the sizes
     cuts: tuple[str, ...]
-    removed_by: str
+    removed_by: str  # the pass that removes them, or that no rewrite is known
 
     @property
     def cut(self) -> str:

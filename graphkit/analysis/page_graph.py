@@ -37,17 +37,13 @@ class PageSizes:
     """The sizes at which a page shows its numbers, and how far they may be moved.
 
     Attributes:
-        shapes: The shapes of the model.
-        sizes: The size of each symbol.
-        fixed: The symbols that the caller has given a size.
-        legal: Which sizes go together.
         links: Symbols that are expressions in the dims of other models of the page.
     """
 
-    shapes: Shapes
-    sizes: Mapping[str, int]
-    fixed: frozenset[str]
-    legal: LegalSizes
+    shapes: Shapes  # the shapes of the model
+    sizes: Mapping[str, int]  # the size of each symbol
+    fixed: frozenset[str]  # the symbols that the caller has given a size
+    legal: LegalSizes  # which sizes go together
     links: Mapping[str, Expr] = field(default_factory=dict)
 
     @classmethod

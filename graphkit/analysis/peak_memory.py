@@ -45,12 +45,11 @@ class Plan(NamedTuple):
 
     Attributes:
         last: The position of the last node that reads each value; after all of them for an output of the scope.
-        ending: The values that are read for the last time at each position.
     """
 
     steps: Sequence[tuple[Node, Sequence[Output]]]
     last: Mapping[Value, int]
-    ending: Mapping[int, Sequence[Value]]
+    ending: Mapping[int, Sequence[Value]]  # the values that are read for the last time at each position
 
 
 def _plan_scope(scope: Scope) -> Plan:
@@ -111,21 +110,13 @@ class Alive(NamedTuple):
 
 @dataclass(frozen=True)
 class Peak:
-    """The peak of a scope.
+    """The peak of a scope."""
 
-    Attributes:
-        bytes: At the sizes, without tensors of unknown size.
-        node: The node at which it is, None if nothing is computed.
-        alive: The tensors that are there, the largest first.
-        unknown: Why the sizes of some tensors are not known, each with the first such tensor.
-        moments: The bytes at each node that runs, in order.
-    """
-
-    bytes: int
-    node: Node | None
-    alive: tuple[Alive, ...]
-    unknown: Mapping[str, Value]
-    moments: Sequence[Moment]
+    bytes: int  # at the sizes, without tensors of unknown size
+    node: Node | None  # the node at which it is, None if nothing is computed
+    alive: tuple[Alive, ...]  # the tensors that are there, the largest first
+    unknown: Mapping[str, Value]  # why the sizes of some tensors are not known, each with the first such tensor
+    moments: Sequence[Moment]  # the bytes at each node that runs, in order
 
     @property
     def amount(self) -> Amount:
@@ -219,20 +210,16 @@ class _Buffers:
     """The buffers of a scope as they come and go.
 
     Attributes:
-        bytes: Of each buffer.
         first, last: The step at which each comes, and the last one at which it is there.
-        needed: The last position that needs each.
-        roots: The buffer that each value lies in.
-        now: The bytes that are there.
         steps: The bytes at each step, the node, and the peak inside of it.
     """
 
-    bytes: dict[Value, int] = field(default_factory=dict)
+    bytes: dict[Value, int] = field(default_factory=dict)  # of each buffer
     first: dict[Value, int] = field(default_factory=dict)
     last: dict[Value, int] = field(default_factory=dict)
-    needed: dict[Value, int] = field(default_factory=dict)
-    roots: dict[Value, Value] = field(default_factory=dict)
-    now: int = 0
+    needed: dict[Value, int] = field(default_factory=dict)  # the last position that needs each
+    roots: dict[Value, Value] = field(default_factory=dict)  # the buffer that each value lies in
+    now: int = 0  # the bytes that are there
     steps: list[tuple[int, Node, _ScopePeak]] = field(default_factory=list)
 
     def add(self, value: Value, size: int) -> None:

@@ -76,15 +76,13 @@ class Material:
     """The inputs of every section.
 
     Attributes:
-        optimized: The model after onnxoptimizer, None without `options.optimize`.
-        inferred: The shapes of the model's tensors, None until a section needs them.
         judged: The sections that the verdict rests on, for the verdict.
     """
 
     model: Model
     options: ReportOptions
-    optimized: Model | None = None
-    inferred: Shapes | None = None
+    optimized: Model | None = None  # the model after onnxoptimizer, None without `options.optimize`
+    inferred: Shapes | None = None  # the shapes of the model's tensors, None until a section needs them
     judged: Mapping[str, Result] = field(default_factory=dict)
 
     @property
@@ -101,20 +99,13 @@ class Material:
 
 @dataclass(frozen=True)
 class Section:
-    """One section of a report.
+    """One section of a report."""
 
-    Attributes:
-        name: Name that `--only` takes.
-        needs_shapes: Whether it needs the shapes of the model's tensors.
-        compares: Whether it uses the model after onnxoptimizer, with `options.optimize`.
-        is_judged: Whether the verdict rests on it.
-    """
-
-    name: str
+    name: str  # name that `--only` takes
     make: Callable[[Material], Result]
-    needs_shapes: bool = False
-    compares: bool = False
-    is_judged: bool = False
+    needs_shapes: bool = False  # whether it needs the shapes of the model's tensors
+    compares: bool = False  # whether it uses the model after onnxoptimizer, with `options.optimize`
+    is_judged: bool = False  # whether the verdict rests on it
 
 
 def _origins_section(material: Material) -> Result:
@@ -194,14 +185,10 @@ def _sections_for(options: ReportOptions) -> tuple[Section, ...]:
 
 @dataclass(frozen=True)
 class Failure:
-    """A model that could not be reported on.
-
-    Attributes:
-        problem: The error, which names the file.
-    """
+    """A model that could not be reported on."""
 
     model: str
-    problem: str
+    problem: str  # the error, which names the file
 
 
 @dataclass(frozen=True)

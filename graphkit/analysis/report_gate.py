@@ -63,13 +63,9 @@ VERDICT_FIELDS = ("role", "target", "sections", "nodes", "shape_nodes", "bytes",
 
 @dataclass(frozen=True)
 class LockedModel:
-    """The fields of a verdict that a later one is compared with.
+    """The fields of a verdict that a later one is compared with."""
 
-    Attributes:
-        model: Its path below the common folder.
-    """
-
-    model: str
+    model: str  # its path below the common folder
     role: str
     target: str
     sections: tuple[str, ...]
@@ -82,11 +78,7 @@ class LockedModel:
 
 @dataclass(frozen=True)
 class VerdictLock(Result):
-    """The verdicts on the models of a folder.
-
-    Attributes:
-        fit: The findings on how they fit together.
-    """
+    """The verdicts on the models of a folder."""
 
     title: ClassVar[str] = "Lock file"
     models: tuple[LockedModel, ...] = field(
@@ -95,7 +87,7 @@ class VerdictLock(Result):
             cells=lambda model: (model.model, model.role, model.nodes, len(model.findings)),
         )
     )
-    fit: tuple[LockedFinding, ...]
+    fit: tuple[LockedFinding, ...]  # the findings on how they fit together
 
 
 def verdict_lock(made: Report | Comparison) -> VerdictLock:
@@ -119,21 +111,13 @@ def _locked_findings(findings: Iterable[Finding]) -> tuple[LockedFinding, ...]:
 
 @dataclass(frozen=True)
 class Gate:
-    """The conditions under which a report fails.
+    """The conditions under which a report fails."""
 
-    Attributes:
-        strict: Any finding that is no note, of the sections that are shown.
-        kinds: Findings of these kinds.
-        baseline: An earlier report; findings that are new or have grown since fail.
-        locks: Whether a lock file is written of it.
-        partitions: The most parts that a device may take; None for any number.
-    """
-
-    strict: bool = False
-    kinds: frozenset[str] = frozenset()
-    baseline: Baseline | None = None
-    locks: bool = False
-    partitions: int | None = None
+    strict: bool = False  # any finding that is no note, of the sections that are shown
+    kinds: frozenset[str] = frozenset()  # findings of these kinds
+    baseline: Baseline | None = None  # an earlier report; findings that are new or have grown since fail
+    locks: bool = False  # whether a lock file is written of it
+    partitions: int | None = None  # the most parts that a device may take; None for any number
 
     @property
     def sections(self) -> tuple[str, ...]:

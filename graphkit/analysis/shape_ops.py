@@ -152,22 +152,14 @@ def shape_ops(model: ModelLike, after: ModelLike | None = None) -> ShapeOps:
 
 @dataclass(frozen=True)
 class UnknownCause:
-    """Why the shapes of some tensors are not known.
+    """Why the shapes of some tensors are not known."""
 
-    Attributes:
-        reason: Why, as `graphkit shapes` says it of the first one.
-        op, node: The operator and the node that compute the first one.
-        first: The first tensor, by its name in `scope`.
-        scope: Path of its scope, "" for the main graph.
-        tensors: How many tensors depend on it.
-    """
-
-    reason: str
-    op: str
+    reason: str  # why, as `graphkit shapes` says it of the first one
+    op: str  # the operator and the node that compute the first one
     node: str
-    first: str
-    scope: str
-    tensors: int
+    first: str  # the first tensor, by its name in `scope`
+    scope: str  # path of its scope, "" for the main graph
+    tensors: int  # how many tensors depend on it
 
     @property
     def name(self) -> str:

@@ -33,33 +33,23 @@ DRAWN_GROUPS, DRAWN_NODES = 3, 60
 
 @dataclass(frozen=True)
 class Source:
-    """A tensor whose shape a group depends on, through a Shape or Size.
-
-    Attributes:
-        producer: The operator that computes it, "graph input", "initializer" or "body input".
-        count: Number of consumers in the group that depend on it.
-    """
+    """A tensor whose shape a group depends on, through a Shape or Size."""
 
     tensor: str
-    producer: str
-    count: int
+    producer: str  # the operator that computes it, "graph input", "initializer" or "body input"
+    count: int  # number of consumers in the group that depend on it
 
 
 @dataclass(frozen=True)
 class OriginGroup:
-    """Consumers whose shape input is computed by the same expression.
-
-    Attributes:
-        sources: The tensors whose shapes it depends on, the most used first.
-        meanings: The shapes as expressions in the input dims, the most frequent first.
-    """
+    """Consumers whose shape input is computed by the same expression."""
 
     op: str
     input: str
     expression: str
     nodes: tuple[str, ...]
-    sources: tuple[Source, ...]
-    meanings: tuple[Meaning, ...] = ()
+    sources: tuple[Source, ...]  # the tensors whose shapes it depends on, the most used first
+    meanings: tuple[Meaning, ...] = ()  # the shapes as expressions in the input dims, the most frequent first
 
     @property
     def count(self) -> int:
@@ -285,13 +275,11 @@ class Meaning:
     Attributes:
         shape: The elements as expressions in the input dims, such as `[batch_size, -1, 8]`; `?` for an unknown one, and
             a single `?` if even their number is unknown.
-        count: Number of consumers that read it.
-        unknown: Why an element is unknown, "" if all are known.
     """
 
     shape: str
-    count: int
-    unknown: str = ""
+    count: int  # number of consumers that read it
+    unknown: str = ""  # why an element is unknown, "" if all are known
 
 
 def shape_meaning(value: Value, shapes: Shapes) -> tuple[str, str]:
@@ -345,14 +333,10 @@ MAX_SYMBOLS = 10  # of which pairs and triples are looked at
 
 @dataclass(frozen=True)
 class Freeze:
-    """A set of symbols that could be frozen.
-
-    Attributes:
-        removes: Number of shape ops that vanish, including those that are numbers already.
-    """
+    """A set of symbols that could be frozen."""
 
     symbols: tuple[str, ...]
-    removes: int
+    removes: int  # number of shape ops that vanish, including those that are numbers already
 
 
 @dataclass(frozen=True)
@@ -365,13 +349,9 @@ class OpCount:
 
 @dataclass(frozen=True)
 class Stay:
-    """Shape ops that stay even if all symbols are frozen.
+    """Shape ops that stay even if all symbols are frozen."""
 
-    Attributes:
-        reason: What their elements depend on.
-    """
-
-    reason: str
+    reason: str  # what their elements depend on
     nodes: tuple[str, ...]
 
 

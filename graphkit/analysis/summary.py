@@ -39,34 +39,22 @@ WHOLE = (onnx.TensorProto.UINT8, onnx.TensorProto.INT8)  # dtypes that may hold 
 
 @dataclass(frozen=True)
 class Weight:
-    """A tensor that is stored in the model.
-
-    Attributes:
-        bits: Of each element, as it is packed.
-        parameters: Its elements if it holds weights: numbers of floating point, or integers of at most 8 bits.
-        bytes: As it is stored.
-    """
+    """A tensor that is stored in the model."""
 
     name: str
     dtype: str
-    bits: int
-    parameters: int
-    bytes: int
+    bits: int  # of each element, as it is packed
+    parameters: int  # its elements if it holds weights: numbers of floating point, or integers of at most 8 bits
+    bytes: int  # as it is stored
 
 
 @dataclass(frozen=True)
 class WeightBits:
-    """All tensors of one dtype and bit width.
+    """All tensors of one dtype and bit width."""
 
-    Attributes:
-        dtype: The dtype in which they are stored, such as `uint8`.
-        bits: Of each element: 4 where two are packed into a byte.
-        tensors, parameters, bytes: How many, and as in `Weight`.
-    """
-
-    dtype: str
-    bits: int
-    tensors: int
+    dtype: str  # the dtype in which they are stored, such as `uint8`
+    bits: int  # of each element: 4 where two are packed into a byte
+    tensors: int  # how many, and as in `Weight`
     parameters: int
     bytes: int
 

@@ -41,20 +41,13 @@ class LimitRow:
 
 @dataclass(frozen=True)
 class FactRow:
-    """A fact about operators of ONNX or TFLite, or about dtypes.
-
-    Attributes:
-        verdict: `allowed`, `refused`, `unknown`, or `as in TFLite`: as that which it becomes there.
-        names: Of the operators or dtypes; "all others" for the rest.
-        note: Further words of the source.
-        condition: Under which it is allowed, "" for always.
-    """
+    """A fact about operators of ONNX or TFLite, or about dtypes."""
 
     of: str
-    verdict: str
-    names: tuple[str, ...]
-    note: str = ""
-    condition: str = ""
+    verdict: str  # `allowed`, `refused`, `unknown`, or `as in TFLite`: as that which it becomes there
+    names: tuple[str, ...]  # of the operators or dtypes; "all others" for the rest
+    note: str = ""  # further words of the source
+    condition: str = ""  # under which it is allowed, "" for always
     source: str = ""
 
     @property
@@ -83,16 +76,12 @@ class SourceRow:
 
 @dataclass(frozen=True)
 class TargetFacts(Result):
-    """The facts about one target.
-
-    Attributes:
-        operators: How many operators of ONNX it takes.
-    """
+    """The facts about one target."""
 
     title: ClassVar[str] = "Target"
     name: str
     description: str
-    operators: OperatorCounts
+    operators: OperatorCounts  # how many operators of ONNX it takes
     limits: tuple[LimitRow, ...]
     facts: tuple[FactRow, ...]
     sources: tuple[SourceRow, ...]

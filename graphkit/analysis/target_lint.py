@@ -37,17 +37,12 @@ Applies = Callable[["Lint", Node], bool]
 
 
 class Remedy(NamedTuple):
-    """A row: of those that fit a blocker, the first one counts.
-
-    Attributes:
-        of: Its operator, or another property of the node, such as a dtype; "" for any.
-        applies: A further condition on the node.
-    """
+    """A row: of those that fit a blocker, the first one counts."""
 
     cause: Cause
-    of: str
+    of: str  # its operator, or another property of the node, such as a dtype; "" for any
     pass_name: str
-    applies: Applies = lambda *_: True
+    applies: Applies = lambda *_: True  # a further condition on the node
 
 
 def _looks_tokens_up(lint: Lint, node: Node) -> bool:
@@ -141,28 +136,20 @@ class Obstacle:
     """One reason why a node may not, or cannot, be placed on a target.
 
     Attributes:
-        scope: Path of the scope of the node, "" for the main graph.
-        node: Its name, or its operator and position where it has none.
-        cause: The kind of reason.
-        what: The property of the node: its operator, rank, dims or dtype.
-        reason: Who says so, or why it is not known.
-        tensor: The tensor that shows it.
-        dtype: Of that tensor, "?" where unknown.
         dims: Of that tensor: numbers, expressions as text, None for an unknown one; None for an unknown rank.
-        pass_name: The pass that removes it, None where none is known.
     """
 
-    scope: str = ""
-    node: str = ""
+    scope: str = ""  # path of the scope of the node, "" for the main graph
+    node: str = ""  # its name, or its operator and position where it has none
     op: str = ""
-    cause: Cause = "operator"
-    what: str = ""
-    reason: str = ""
-    tensor: str = ""
+    cause: Cause = "operator"  # the kind of reason
+    what: str = ""  # the property of the node: its operator, rank, dims or dtype
+    reason: str = ""  # who says so, or why it is not known
+    tensor: str = ""  # the tensor that shows it
     rank: int | None = None
-    dtype: str = ""
+    dtype: str = ""  # of that tensor, "?" where unknown
     dims: tuple[Dim, ...] | None = None
-    pass_name: str | None = None
+    pass_name: str | None = None  # the pass that removes it, None where none is known
 
     @property
     def path(self) -> str:

@@ -27,20 +27,13 @@ UNKNOWN = re.compile(r"\?(\d+)\.")  # how the name of an unknown dim begins
 
 @dataclass(frozen=True)
 class ShapeRow:
-    """A tensor of one scope.
+    """A tensor of one scope."""
 
-    Attributes:
-        scope: Path of the scope, "" for the main graph.
-        dtype: Such as `float32`, "?" if unknown.
-        shape: The dims: numbers, and expressions as text; None if even the rank is unknown.
-        unknown: Why a dim is unknown, "" if all are known.
-    """
-
-    scope: str
+    scope: str  # path of the scope, "" for the main graph
     name: str
-    dtype: str
-    shape: tuple[Dim, ...] | None
-    unknown: str
+    dtype: str  # such as `float32`, "?" if unknown
+    shape: tuple[Dim, ...] | None  # the dims: numbers, and expressions as text; None if even the rank is unknown
+    unknown: str  # why a dim is unknown, "" if all are known
 
     @property
     def dims(self) -> str:
@@ -254,16 +247,11 @@ SHOWN_NODES = 12  # in a text
 
 @dataclass(frozen=True)
 class Feeds:
-    """An input that a Shape reaches, directly or through shape computations.
+    """An input that a Shape reaches, directly or through shape computations."""
 
-    Attributes:
-        node: Path of the node, which does not compute a shape itself.
-        input: Name of the input if its value is read, else its index.
-    """
-
-    node: str
+    node: str  # path of the node, which does not compute a shape itself
     op: str
-    input: str
+    input: str  # name of the input if its value is read, else its index
 
     def __str__(self) -> str:
         return f"{self.op} {self.node} ({self.input})"
@@ -271,16 +259,11 @@ class Feeds:
 
 @dataclass(frozen=True)
 class RemainingShape:
-    """A Shape or Size node.
-
-    Attributes:
-        measures: The tensor whose shape it reads.
-        feeds: The inputs that it reaches.
-    """
+    """A Shape or Size node."""
 
     node: str
-    measures: str
-    feeds: tuple[Feeds, ...]
+    measures: str  # the tensor whose shape it reads
+    feeds: tuple[Feeds, ...]  # the inputs that it reaches
 
 
 @dataclass(frozen=True)

@@ -219,23 +219,17 @@ ASKED = {"gelu-to-tanh": "--gelu-to-tanh", "dequantize": "--dequantize"}  # opti
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts that the commands for a model depend on.
-
-    Attributes:
-        kinds: The kinds of its findings.
-        blockers: The obstacles on the target, None without a target.
-        stem: What the names of outputs begin with, "" for the model's own name.
-    """
+    """The facts that the commands for a model depend on."""
 
     model: Model
-    kinds: Collection[str]
+    kinds: Collection[str]  # the kinds of its findings
     summary: Summary
     architecture: Architecture
     control: ControlFlow
     hazards: Hazards
     unknown: UnknownShapes
-    blockers: Blockers | None
-    stem: str = ""
+    blockers: Blockers | None  # the obstacles on the target, None without a target
+    stem: str = ""  # what the names of outputs begin with, "" for the model's own name
 
     @property
     def name(self) -> str | None:

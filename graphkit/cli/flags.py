@@ -192,15 +192,10 @@ def _click_type(flag: Flag) -> Any:
 
 @dataclass(frozen=True)
 class Asked(Generic[T]):
-    """The words of a command line for a dataclass of options; reading some of them needs imports, which are put off.
+    """The words of a command line for a dataclass of options; reading some of them needs imports, which are put off."""
 
-    Attributes:
-        kind: The dataclass.
-        words: The value of each flag by its name, as click read it.
-    """
-
-    kind: type[T]
-    words: Mapping[str, Any]
+    kind: type[T]  # the dataclass
+    words: Mapping[str, Any]  # the value of each flag by its name, as click read it
 
     @property
     def limits(self) -> Limits:

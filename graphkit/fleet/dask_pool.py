@@ -34,18 +34,13 @@ AGAIN = "what is done is kept: start the survey again to go on"
 
 @dataclass(frozen=True)
 class _Batch:
-    """Models that a worker does one after the other.
-
-    Attributes:
-        folder: Where their paths begin.
-        graphkit: The version that wants their rows.
-    """
+    """Models that a worker does one after the other."""
 
     tasks: Sequence[SurveyTask]
     parts: RowParts
     limits: Limits
-    folder: str
-    graphkit: str
+    folder: str  # where their paths begin
+    graphkit: str  # the version that wants their rows
 
 
 def do_batch(batch: _Batch) -> tuple[int, int]:

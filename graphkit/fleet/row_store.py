@@ -32,19 +32,12 @@ PART_ROWS, PART_SECONDS = 64, 5.0  # rows of a part at most, and seconds until o
 
 @dataclass(frozen=True)
 class RowParts:
-    """Where parts are written, and their columns: plain values, which can be sent to other machines.
+    """Where parts are written, and their columns: plain values, which can be sent to other machines."""
 
-    Attributes:
-        folder: The path or URL of the folder.
-        run: The number of the survey among those that were stopped: rows of a later one are newer.
-        columns: The name of each column, and the type of its values.
-        mark: The version of graphkit, and what rows depend on besides their file, in text.
-    """
-
-    folder: str
-    run: int
-    columns: Mapping[str, type]
-    mark: str
+    folder: str  # the path or URL of the folder
+    run: int  # the number of the survey among those that were stopped: rows of a later one are newer
+    columns: Mapping[str, type]  # the name of each column, and the type of its values
+    mark: str  # the version of graphkit, and what rows depend on besides their file, in text
 
     def schema(self) -> pa.Schema:
         """Return the schema of parts, and of the table."""

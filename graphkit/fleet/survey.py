@@ -34,19 +34,12 @@ class Executor(Protocol):
 
 @dataclass(frozen=True)
 class Survey:
-    """The counts of a survey.
+    """The counts of a survey."""
 
-    Attributes:
-        models: Rows of the table.
-        kept: Those of an earlier run, whose models are the same.
-        errors: Those of models that could not be read or analysed.
-        seconds: The time that it took.
-    """
-
-    models: int
-    kept: int
-    errors: int
-    seconds: float
+    models: int  # rows of the table
+    kept: int  # those of an earlier run, whose models are the same
+    errors: int  # those of models that could not be read or analysed
+    seconds: float  # the time that it took
 
 
 def survey_models(

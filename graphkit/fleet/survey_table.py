@@ -37,17 +37,14 @@ class SurveyTable(Result):
     """Models of a survey, a row each.
 
     Attributes:
-        models: How many the table has.
-        chosen: How many of them the conditions choose.
-        columns: The columns to show.
         rows: The first rows, in these columns; a report is an address, which leads there from the page of the table.
     """
 
     title: ClassVar[str] = "Survey"
-    models: int
-    chosen: int
+    models: int  # how many the table has
+    chosen: int  # how many of them the conditions choose
     errors: int
-    columns: tuple[str, ...]
+    columns: tuple[str, ...]  # the columns to show
     rows: tuple[tuple[Value, ...], ...]
 
     def blocks(self) -> Iterator[Block]:  # noqa: D102 - see Result

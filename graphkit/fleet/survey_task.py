@@ -46,34 +46,22 @@ COLUMNS: Mapping[str, type] = {
 
 @dataclass(frozen=True, kw_only=True)
 class RowOptions:
-    """How the rows of a survey are made.
+    """How the rows of a survey are made."""
 
-    Attributes:
-        targets: The names or files of the targets to look for blockers for.
-        folds: Whether to count the nodes that compute shapes after a fold too.
-        reports: The path or URL of the folder that a page about each model is written into; "" for no pages.
-        download, cache, timeout: How models on servers are read: see `graphkit.RemoteOptions`.
-    """
-
-    targets: tuple[str, ...] = ()
-    folds: bool = False
-    reports: str = ""
-    download: bool = False
+    targets: tuple[str, ...] = ()  # the names or files of the targets to look for blockers for
+    folds: bool = False  # whether to count the nodes that compute shapes after a fold too
+    reports: str = ""  # the path or URL of the folder that a page about each model is written into; "" for no pages
+    download: bool = False  # how models on servers are read: see `graphkit.RemoteOptions`
     cache: bool = True
     timeout: float = 60.0
 
 
 @dataclass(frozen=True)
 class SurveyTask:
-    """A model of a survey.
+    """A model of a survey."""
 
-    Attributes:
-        path: The path or URL of the model.
-        revision: A text that changes with the file; "" where that is unknown.
-    """
-
-    path: str
-    revision: str = ""
+    path: str  # the path or URL of the model
+    revision: str = ""  # a text that changes with the file; "" where that is unknown
     options: RowOptions = RowOptions()
 
     @property

@@ -26,15 +26,10 @@ from graphkit.io.wire import MAX_PROTO, Buffer, Mapped
 
 
 class ByteSource(ABC):
-    """A file of which parts are read.
+    """A file of which parts are read."""
 
-    Attributes:
-        path: The path that names it.
-        is_local: Whether the file itself lies at its path.
-    """
-
-    path: Path
-    is_local: bool
+    path: Path  # the path that names it
+    is_local: bool  # whether the file itself lies at its path
 
     @property
     @abstractmethod
@@ -165,16 +160,11 @@ def map_file(path: Path) -> Mapped:
 
 
 class DataFile(NamedTuple):
-    """A file that holds external data of a model.
+    """A file that holds external data of a model."""
 
-    Attributes:
-        location: As in the model, relative to the model's folder.
-        size: Size in bytes, None if the file is missing.
-    """
-
-    location: str
+    location: str  # as in the model, relative to the model's folder
     path: Path
-    size: int | None
+    size: int | None  # size in bytes, None if the file is missing
 
 
 class Extent(NamedTuple):

@@ -45,20 +45,15 @@ class Source:
     """A model as read from a file or from memory.
 
     Attributes:
-        proto: The model; large tensors are external-data references.
         path: The file, or None for a model that came from memory; of a file on a server the path that names it.
-        size: Bytes of the file, or of the serialized model.
-        references: The payloads that were left in the file, by offset.
-        data_files: The files that external tensors name, including missing ones.
-        origin: What the file's bytes are read from, None for a model that came from memory.
     """
 
-    proto: onnx.ModelProto
+    proto: onnx.ModelProto  # the model; large tensors are external-data references
     path: Path | None
-    size: int
-    references: Mapping[int, Reference]
-    data_files: tuple[DataFile, ...]
-    origin: ByteSource | None = None
+    size: int  # bytes of the file, or of the serialized model
+    references: Mapping[int, Reference]  # the payloads that were left in the file, by offset
+    data_files: tuple[DataFile, ...]  # the files that external tensors name, including missing ones
+    origin: ByteSource | None = None  # what the file's bytes are read from, None for a model that came from memory
 
 
 def read_model_file(path: Path, threshold: int = DEFAULT_THRESHOLD) -> Source:

@@ -199,18 +199,12 @@ DATA_TYPE, EXTERNAL_DATA, DATA_LOCATION = 2, 13, 14
 
 
 class Reference(NamedTuple):
-    """A tensor payload that was left in the file: its bytes, and how to put them back.
+    """A tensor payload that was left in the file: its bytes, and how to put them back."""
 
-    Attributes:
-        offset: First byte of the payload in the source file.
-        field: TensorProto field that held it: 9 raw_data, 4 float_data, 10 double_data.
-        location_was_set: Whether the tensor said `data_location: DEFAULT` in so many words.
-    """
-
-    offset: int
+    offset: int  # first byte of the payload in the source file
     length: int
-    field: int
-    location_was_set: bool
+    field: int  # TensorProto field that held it: 9 raw_data, 4 float_data, 10 double_data
+    location_was_set: bool  # whether the tensor said `data_location: DEFAULT` in so many words
 
 
 class Copier(ABC):

@@ -196,16 +196,13 @@ class Weights:
     """The constants that differ.
 
     Attributes:
-        changes: One for each.
-        renamed: Names in A and in B of constants that are equal.
         unread: The constants of A that were not compared, since bytes of theirs or of those in B are missing.
-        pairs: Those that are the same, in A and in B.
     """
 
-    changes: tuple[WeightChange, ...] = ()
-    renamed: tuple[tuple[str, str], ...] = ()
+    changes: tuple[WeightChange, ...] = ()  # one for each
+    renamed: tuple[tuple[str, str], ...] = ()  # names in A and in B of constants that are equal
     unread: tuple[str, ...] = ()
-    pairs: tuple[tuple[Value, Value], ...] = ()
+    pairs: tuple[tuple[Value, Value], ...] = ()  # those that are the same, in A and in B
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,40 +39,25 @@ class ModelSide(GraphSide):
 
 @dataclass(frozen=True, eq=False)
 class GraphPair:
-    """Two graphs that are the same one, though they may differ.
+    """Two graphs that are the same one, though they may differ."""
 
-    Attributes:
-        a, b: The graphs.
-        owners: The nodes that they are bodies of; None for main graphs and functions.
-    """
-
-    a: Scope
+    a: Scope  # the graphs
     b: Scope
-    owners: tuple[Node, Node] | None = None
+    owners: tuple[Node, Node] | None = None  # the nodes that they are bodies of; None for main graphs and functions
 
 
 @dataclass(eq=False)
 class NodeMatching:
-    """The nodes of two models that are the same, though they may differ.
+    """The nodes of two models that are the same, though they may differ."""
 
-    Attributes:
-        models, shapes: Both, with their shapes.
-        interface: The inputs and outputs that match.
-        values: The values that do.
-        graphs: The graphs that do.
-        moves: Others, of which one has nodes of the other.
-        forth: Nodes of A, with those of B.
-        back: The same the other way.
-    """
-
-    models: tuple[Model, Model]
+    models: tuple[Model, Model]  # both, with their shapes
     shapes: tuple[Shapes, Shapes]
-    interface: Interfaces
-    values: Matching = field(default_factory=Matching)
-    graphs: list[GraphPair] = field(default_factory=list)
-    moves: list[GraphPair] = field(default_factory=list)
-    forth: dict[Node, Node] = field(default_factory=dict)
-    back: dict[Node, Node] = field(default_factory=dict)
+    interface: Interfaces  # the inputs and outputs that match
+    values: Matching = field(default_factory=Matching)  # the values that do
+    graphs: list[GraphPair] = field(default_factory=list)  # the graphs that do
+    moves: list[GraphPair] = field(default_factory=list)  # others, of which one has nodes of the other
+    forth: dict[Node, Node] = field(default_factory=dict)  # nodes of A, with those of B
+    back: dict[Node, Node] = field(default_factory=dict)  # the same the other way
 
     def agree(self, value_a: Value | None, value_b: Value | None) -> bool:
         """Whether a value of A and one of B are the same, or compute the same."""

@@ -23,20 +23,17 @@ class _Side:
     """A model on a page: what it is called, the sizes that it is first shown at, and those that its reader cannot set.
 
     Attributes:
-        runs: Sizes that it keeps in further runs.
         links: Symbols that are expressions in the dims of the model that it was made of.
-        values: Values of inputs that decide sizes.
-        marks: What the drawing says about its nodes.
     """
 
     model: Model
     name: str
     sizes: dict[str, int] = field(default_factory=dict)
     fixed: set[str] = field(default_factory=set)
-    runs: Sequence[Mapping[str, int]] = ()
+    runs: Sequence[Mapping[str, int]] = ()  # sizes that it keeps in further runs
     links: Mapping[str, Expr] = field(default_factory=dict)
-    values: Mapping[str, object] = field(default_factory=dict)
-    marks: Iterable[NodeMark] = ()
+    values: Mapping[str, object] = field(default_factory=dict)  # values of inputs that decide sizes
+    marks: Iterable[NodeMark] = ()  # what the drawing says about its nodes
 
     def fix(self, sizes: Mapping[str, int]) -> None:
         """Show it at some sizes, and nowhere else."""

@@ -13,22 +13,17 @@ class Formula:
     """A number that follows from the sizes of the input dims: a page computes it anew where its reader sets others.
 
     Attributes:
-        text: How it is shown.
-        value: The number at the sizes that are shown; None if it is not known.
-        expression: In the input dims, or `PEAK`; "" if there is none that could be read.
         unit: `B` for bytes, `,` for a number that is told in full; for a part of a whole, `%` for its share, `/` for
             the quotient, `ratio` for that with two decimals.
-        whole: The whole, as an expression.
-        over: A symbol and its size, where the number is told at another size of it.
         model: The number of its model on a page of several, where the number stands outside of what is about that.
     """
 
-    text: str
-    value: int | None
-    expression: str
+    text: str  # how it is shown
+    value: int | None  # the number at the sizes that are shown; None if it is not known
+    expression: str  # in the input dims, or `PEAK`; "" if there is none that could be read
     unit: Literal["", "B", ",", "%", "/", "ratio"] = ""
-    whole: str = ""
-    over: tuple[str, int] | None = None
+    whole: str = ""  # the whole, as an expression
+    over: tuple[str, int] | None = None  # a symbol and its size, where the number is told at another size of it
     model: int | None = None
 
 
@@ -72,14 +67,10 @@ class Shortened(str):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A text that leads to another page.
-
-    Attributes:
-        address: The address of the page, quoted, absolute or from the page that the text is on.
-    """
+    """A text that leads to another page."""
 
     text: str
-    address: str
+    address: str  # the address of the page, quoted, absolute or from the page that the text is on
 
 
 Cell = str | int | float | Formula | Link | None
@@ -231,21 +222,13 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class NodeMark:
-    """A statement about a node, which the drawing of its model on a page shows as a colour.
+    """A statement about a node, which the drawing of its model on a page shows as a colour."""
 
-    Attributes:
-        colour: The choice of colours that it is one of: `Findings`.
-        meaning: The meaning of the colour, for the key: `fault`.
-        tone: How bad that is; "" where no colour is worse than another.
-        node: The path of the node.
-        text: The statement, "" where the meaning says it.
-    """
-
-    colour: str
-    meaning: str
-    tone: Literal["fault", "doubt", "fine", ""]
-    node: str
-    text: str = ""
+    colour: str  # the choice of colours that it is one of: `Findings`
+    meaning: str  # the meaning of the colour, for the key: `fault`
+    tone: Literal["fault", "doubt", "fine", ""]  # how bad that is; "" where no colour is worse than another
+    node: str  # the path of the node
+    text: str = ""  # the statement, "" where the meaning says it
 
 
 Block = Heading | Prose | Table | Picture | Drawing | Lines

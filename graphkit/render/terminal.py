@@ -187,21 +187,13 @@ FULL = "--full shows all of it."
 
 @dataclass(frozen=True)
 class Brief:
-    """A result on one screen of a terminal.
+    """A result on one screen of a terminal."""
 
-    Attributes:
-        result: The result.
-        width: Of the screen, in columns.
-        commands: The commands to run next.
-        has_lines: Whether sections have a line each, and do not fill the screen one after the other.
-        below: Lines of the screen that are needed for what follows.
-    """
-
-    result: Document
-    width: int
-    commands: tuple[str, ...] = ()
-    has_lines: bool = True
-    below: int = 0
+    result: Document  # the result
+    width: int  # of the screen, in columns
+    commands: tuple[str, ...] = ()  # the commands to run next
+    has_lines: bool = True  # whether sections have a line each, and do not fill the screen one after the other
+    below: int = 0  # lines of the screen that are needed for what follows
 
     def heading(self) -> str:
         """The heading of the result."""

@@ -38,15 +38,11 @@ class Entry(NamedTuple):
 
     An entry is a file: a checksum, which tells one that was damaged, a line of JSON, then the bytes. No credentials
     are in it: the URL, which may have some, names the entry by a checksum, and messages alone name the server.
-
-    Attributes:
-        size: Bytes of the whole file.
-        parts: Those that are kept, by their offset.
     """
 
-    size: int
+    size: int  # bytes of the whole file
     revision: Revision
-    parts: Sequence[tuple[int, bytes]]
+    parts: Sequence[tuple[int, bytes]]  # those that are kept, by their offset
 
 
 def cache_folder() -> Path:

@@ -19,15 +19,10 @@ CHANGED = "it has changed while it was read"
 
 @dataclass(frozen=True)
 class Revision:
-    """How a server tells one content of a file from another; empty where it does not say.
+    """How a server tells one content of a file from another; empty where it does not say."""
 
-    Attributes:
-        etag: The tag of the content.
-        modified: The time of the last change.
-    """
-
-    etag: str = ""
-    modified: str = ""
+    etag: str = ""  # the tag of the content
+    modified: str = ""  # the time of the last change
 
     def __bool__(self) -> bool:
         return bool(self.etag or self.modified)
@@ -40,18 +35,12 @@ class Revision:
 
 @dataclass(frozen=True)
 class Head:
-    """The first answer of a server about a file.
+    """The first answer of a server about a file."""
 
-    Attributes:
-        size: Bytes of the whole file.
-        is_known: Whether it still has the revision that was known, so that no bytes were sent.
-        fetched: The bytes of its beginning that came with the answer.
-    """
-
-    size: int
+    size: int  # bytes of the whole file
     revision: Revision
-    is_known: bool = False
-    fetched: int = 0
+    is_known: bool = False  # whether it still has the revision that was known, so that no bytes were sent
+    fetched: int = 0  # the bytes of its beginning that came with the answer
 
     def is_of(self, revision: Revision, size: int) -> bool:
         """Whether the file still has a revision, of so many bytes."""
@@ -62,15 +51,12 @@ class Served(ABC):
     """A file on a server.
 
     Attributes:
-        label: Its URL, as messages show it.
-        key: Its URL without names and passwords, which tells it from other files.
-        name: Its own name.
         schemes: The schemes of the URLs that its library reads.
     """
 
-    label: str
-    key: str
-    name: str
+    label: str  # its URL, as messages show it
+    key: str  # its URL without names and passwords, which tells it from other files
+    name: str  # its own name
 
     @abstractmethod
     def open(self, first: int, known: Revision, sink: Sink, seconds: float) -> Head | None:
