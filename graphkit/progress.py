@@ -88,11 +88,7 @@ def time_limit(what: str, seconds: float | None) -> Iterator[None]:
 
 
 def check_time() -> None:
-    """Check that the work may go on.
-
-    Raises:
-        OutOfTimeError: Its time is over.
-    """
+    """Check that the work may go on. Raises OutOfTimeError where its time is over."""
     limit = _CURRENT.get()
     if limit is not None and time.monotonic() > limit.end:
         raise OutOfTimeError(f"{limit.what} does not finish in {limit.seconds:g} s - raise --timeout to allow more")

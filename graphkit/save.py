@@ -64,11 +64,7 @@ class Files:
             file.close()
 
     def open(self, path: Path) -> BinaryIO:
-        """Return an open file.
-
-        Raises:
-            ModelError: It cannot be opened.
-        """
+        """Return an open file. Raises ModelError where it cannot be opened."""
         if path not in self._files:
             try:
                 self._files[path] = path.open("rb", buffering=0)
@@ -77,11 +73,7 @@ class Files:
         return self._files[path]
 
     def read(self, piece: Piece) -> bytes:
-        """Return bytes, all of them.
-
-        Raises:
-            ModelError: The file cannot be read, or ends before.
-        """
+        """Return bytes, all of them. Raises ModelError where the file cannot be read, or ends before."""
         file = self.open(piece.path)
         try:
             file.seek(piece.offset)
@@ -438,11 +430,7 @@ def _model_body(model: Weighted, data_path: Path, weights: Placement, plan: Data
 
 
 def _tensor_pieces(model: Weighted, external: Sequence[onnx.TensorProto]) -> list[Piece]:
-    """Return where the bytes of tensors lie.
-
-    Raises:
-        ModelError: A file is missing, or has shrunk.
-    """
+    """Return where the bytes of tensors lie. Raises ModelError where a file is missing, or has shrunk."""
     model.fetch(external)
     pieces = [Piece(*model.piece(tensor)) for tensor in external]
     sizes = {path: path.stat().st_size for path in {piece.path for piece in pieces}}

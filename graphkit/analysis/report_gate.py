@@ -161,11 +161,7 @@ def read_partitions(text: str) -> tuple[str, int | None]:
 
 
 def read_kinds(text: str) -> frozenset[str]:
-    """Return the kinds that a list of kinds and of sections names.
-
-    Raises:
-        UsageError: A name is neither.
-    """
+    """Return the kinds that a list of kinds and of sections names. Raises UsageError where a name is neither."""
     found: set[str] = set()
     for name in filter(None, map(str.strip, text.split(","))):
         if not kinds_named(name):

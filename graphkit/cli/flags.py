@@ -208,11 +208,7 @@ class Asked(Generic[T]):
         return not self.words["no_verify"]
 
     def read(self, **more: object) -> T:
-        """Return the options; further fields have the given values.
-
-        Raises:
-            UsageError: A word cannot be parsed.
-        """
+        """Return the options; further fields have the given values. Raises UsageError where a word cannot be parsed."""
         values: dict[str, object] = {}
         for field in fields(self.kind):  # type: ignore[arg-type] # a dataclass, which no type says
             flags = flags_of(field.name, field)

@@ -81,11 +81,7 @@ def show_result(
 
 
 def render_result(result: Result, chosen: Format) -> str:
-    """Return a result as written to a file.
-
-    Raises:
-        UsageError: CSV is asked for, and there is no table.
-    """
+    """Return a result as written to a file. Raises UsageError where CSV is asked for, and there is no table."""
     from graphkit.render.terminal import as_text
 
     writers = {
@@ -231,11 +227,7 @@ class _Output:
 
 @contextlib.contextmanager
 def written_out() -> Iterator[None]:
-    """Flush everything that is printed inside.
-
-    Raises:
-        OutputError: The output cannot be written.
-    """
+    """Flush everything that is printed inside. Raises OutputError where the output cannot be written."""
     before = sys.stdout
     with contextlib.ExitStack() as stack:
         # a stdout that is closed is None

@@ -42,11 +42,7 @@ class VerifyOptions(RewriteProofOptions, SplitProofOptions, FolderOptions):
     part: bool = option(False, "The second model is a part of the first, as graphkit extract writes one.")
 
     def check(self, models: int) -> None:
-        """Check that options apply to the kind of proof.
-
-        Raises:
-            UsageError: One is not.
-        """
+        """Check that options apply to the kind of proof. Raises UsageError where one is not."""
         if self.tokens_rate is not None or self.record:
             raise UsageError("--tokens-rate and --record are for what lower or bundle wrote - name an export and OUT")
         if models not in (2, 3):
@@ -61,11 +57,7 @@ class VerifyOptions(RewriteProofOptions, SplitProofOptions, FolderOptions):
             raise UsageError("a part has the names of the whole - leave out --part or --map")
 
     def check_no_pair(self) -> None:
-        """Check that there are no options that apply to two models only.
-
-        Raises:
-            UsageError: There is one.
-        """
+        """Check that there are no options that apply to two models only. Raises UsageError where there is one."""
         if self.spec != as_declared() or self.part or self.names:
             raise UsageError("--dim, --input, --range, --part and --map apply to two models only - leave them out")
 
@@ -165,11 +157,7 @@ class DiffFlags(DiffOptions):
     )
 
     def failing(self) -> frozenset[str]:
-        """Return the sections in which a difference fails.
-
-        Raises:
-            UsageError: There is no section of a name.
-        """
+        """Return the sections in which a difference fails. Raises UsageError where there is no section of a name."""
         names = [name.strip() for name in self.fail_on.split(",") if name.strip()]
         for name in names:
             if name not in (ANY, *SECTIONS, COSTS):

@@ -69,11 +69,7 @@ class PartWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write the rows that wait.
-
-        Raises:
-            OutputError: They cannot be written.
-        """
+        """Write the rows that wait. Raises OutputError where they cannot be written."""
         import pyarrow as pa
 
         rows, self._rows, self._written = self._rows, [], time.monotonic()
@@ -100,11 +96,7 @@ OTHER_FILE = "name another file"
 
 
 def read_table(table: str) -> pa.Table:
-    """Return the table of a survey.
-
-    Raises:
-        UsageError: It cannot be read, or is none.
-    """
+    """Return the table of a survey. Raises UsageError where it cannot be read, or is none."""
     storage.require_arrow()
     import pyarrow as pa
 

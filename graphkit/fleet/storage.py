@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 
 def require_arrow() -> None:
-    """Check that pyarrow is there.
-
-    Raises:
-        UsageError: It is not installed.
-    """
+    """Check that pyarrow is there. Raises UsageError where it is not installed."""
     try:
         import pyarrow.parquet  # noqa: F401
     except ImportError as error:
@@ -61,11 +57,7 @@ def place_inside(folder: str, name: str) -> str:
 
 
 def place_exists(at: str) -> bool:
-    """Whether there is a file or a folder.
-
-    Raises:
-        OutputError: Nobody can tell.
-    """
+    """Whether there is a file or a folder. Raises OutputError where nobody can tell."""
     from pyarrow.fs import FileType
 
     with output_errors(shown_place(at), "check the path or URL, and its credentials", "cannot be reached"):
@@ -116,11 +108,7 @@ def read_parquet(at: str) -> pa.Table:
 
 
 def write_parquet(table: pa.Table, at: str, folder: str) -> None:
-    """Write a table, under another name in a folder first.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
+    """Write a table, under another name in a folder first. Raises OutputError where it cannot be written."""
     from pyarrow import parquet
 
     with output_errors(shown_place(at), "see whether its folder is there, takes files and has room; then start again"):
@@ -152,11 +140,7 @@ def write_text(text: str, at: str) -> None:
 
 @contextlib.contextmanager
 def output_errors(name: str, hint: str, problem: str = "cannot be written") -> Iterator[None]:
-    """Let the error of a block that works on a place be one that names it.
-
-    Raises:
-        OutputError: It fails.
-    """
+    """Let the error of a block that works on a place be one that names it. Raises OutputError where it fails."""
     try:
         yield
     except GraphkitError:

@@ -34,11 +34,7 @@ class ByteSource(ABC):
     @property
     @abstractmethod
     def size(self) -> int:
-        """Its bytes.
-
-        Raises:
-            ModelError: It is missing, or no regular file.
-        """
+        """Its bytes. Raises ModelError where it is missing, or no regular file."""
 
     @abstractmethod
     def buffer(self) -> Buffer:
@@ -357,11 +353,7 @@ class Scratch:
 
     @property
     def path(self) -> Path:
-        """Where it is.
-
-        Raises:
-            OutputError: There is no folder for temporary files.
-        """
+        """Where it is. Raises OutputError where there is no folder for temporary files."""
         if self._folder is None:
             with kept_in_temporary(REWRITTEN):
                 self._folder = Path(tempfile.mkdtemp(prefix="graphkit-"))

@@ -23,11 +23,7 @@ MAX_BYTES = 1 << 20
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Return the contents of a TOML file.
-
-    Raises:
-        TargetError: It is missing, no file, too large, or not TOML.
-    """
+    """Return the contents of a TOML file. Raises TargetError where it is missing, no file, too large, or not TOML."""
     try:
         if not path.is_file():
             raise TargetError("there is no such file", file=shown_path(path), hint="name another one")

@@ -152,11 +152,7 @@ def _put_in_place(work: Path, targets: Sequence[Path], overwrite: bool) -> None:
 
 
 def _is_file(target: Path) -> bool:
-    """Whether a file stands there.
-
-    Raises:
-        OutputError: It is none that may be replaced.
-    """
+    """Whether a file stands there. Raises OutputError where it is none that may be replaced."""
     try:
         mode = target.lstat().st_mode
     except FileNotFoundError:
@@ -167,11 +163,7 @@ def _is_file(target: Path) -> bool:
 
 
 def _place_file(new: Path, target: Path) -> None:
-    """Give a file a name that nothing has.
-
-    Raises:
-        OutputError: Something has it.
-    """
+    """Give a file a name that nothing has. Raises OutputError where something has it."""
     try:
         try:
             os.link(new, target)

@@ -39,11 +39,7 @@ def is_listing(url: str) -> bool:
 
 
 def local_path(url: str) -> Path:
-    """Return the path of a file:// URL.
-
-    Raises:
-        UsageError: It names another machine.
-    """
+    """Return the path of a file:// URL. Raises UsageError where it names another machine."""
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost"):
         raise UsageError(f"{shown_url(url)}: names a file of another machine - write file:///folder/model.onnx")

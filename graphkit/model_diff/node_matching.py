@@ -96,11 +96,7 @@ def _constant_or_itself(value: Value) -> Value:
 
 
 def match_nodes(a: Model, b: Model, shapes: tuple[Shapes, Shapes]) -> NodeMatching:
-    """Match the nodes of two models.
-
-    Raises:
-        ModelError: A file of weights has shrunk since the model was read.
-    """
+    """Match the nodes of two models. Raises ModelError where a file of weights has shrunk since the model was read."""
     matching = NodeMatching((a, b), shapes, compare_interfaces(a, b))
     matching.values.numbers.add(a)
     matching.values.numbers.add(b, matching.interface.names)

@@ -178,11 +178,7 @@ class FsspecFile(Served):
 
     @contextlib.contextmanager
     def _as_file_errors(self, doing: str) -> Iterator[None]:
-        """Tell the errors of a library as those of the file.
-
-        Raises:
-            ModelError: The library raises anything.
-        """
+        """Tell the errors of a library as those of the file. Raises ModelError where the library raises anything."""
         try:
             yield
         except GraphkitError:

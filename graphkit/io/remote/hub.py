@@ -106,11 +106,7 @@ def hub_models(url: str) -> dict[str, str]:
 
 
 def _ask_hub(url: str, call: Callable[[HfApi], T]) -> T:
-    """Return what a call of the library of the hub returns.
-
-    Raises:
-        ModelError: It fails, or takes too long.
-    """
+    """Return what a call of the library of the hub returns. Raises ModelError where it fails, or takes too long."""
     seconds = current_options().timeout
     try:
         return call_within(lambda: call(HfApi(library_name="graphkit")), seconds)

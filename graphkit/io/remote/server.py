@@ -89,11 +89,7 @@ class Served(ABC):
 
     @abstractmethod
     def download(self, sink: Sink, idle: float) -> Head | None:
-        """Fetch the whole file; None where there is no such file.
-
-        Raises:
-            ModelError: It cannot be read.
-        """
+        """Fetch the whole file; None where there is no such file. Raises ModelError where it cannot be read."""
 
     @abstractmethod
     def check(self, head: Head) -> None:
@@ -158,11 +154,7 @@ class Parts:
             raise self._full_error(error) from error
 
     def put(self, offset: int, data: bytes) -> None:
-        """Put bytes into it.
-
-        Raises:
-            OutputError: There is no room for them.
-        """
+        """Put bytes into it. Raises OutputError where there is no room for them."""
         try:
             self._file.seek(offset)
             with memoryview(data) as view:
