@@ -359,13 +359,8 @@ def _stage_models(
     if before is None:
         return
     if weights == "in-place":
-        locations = (
-            external_extent(t).location
-            for model in models
-            for t, _ in tensors.walk_tensors(model.proto)
-            if _is_external(t)
-        )
-        for location in {location for location in locations if (folder / location).is_file()}:
+        external = (t for model in models for t, _ in tensors.walk_tensors(model.proto) if _is_external(t))
+        for location in {place for t in external if (folder / (place := external_extent(t).location)).is_file()}:
             link = stage / location
             link.parent.mkdir(parents=True, exist_ok=True)
             try:

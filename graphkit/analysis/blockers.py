@@ -23,6 +23,7 @@ from graphkit.graph.view import Node, Scope, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, NodeMark, Prose, table
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, const, infer
+from graphkit.suggest import count_things
 from graphkit.symbolic.expr import TooComplexError
 from graphkit.targets import Target, load_target
 
@@ -86,7 +87,8 @@ class Blockers(Judged):
         findings = []
         for (cause, what), count in groups.items():
             shown = "dynamic dims" if (cause, what) == FREEZABLE else what
-            text = f"{self.target} refuses {what if cause == 'opset' else f'{_nodes_text(count)}: {shown}'}"
+            refused = what if cause == "opset" else f"{count_things(count, 'node(s)')}: {shown}"
+            text = f"{self.target} refuses {refused}"
             key = f"{self.target}: {cause} {what}"
             findings.append(Finding("blockers", f"{shown} ({count:,})", text, key, count))
         return tuple(findings)
@@ -99,7 +101,11 @@ class Blockers(Judged):
             yield NodeMark(colour, "not known", "doubt", each.path, f"{each.what}: {each.reason}")
 
     def blocks(self) -> Iterator[Block]:
-        yield Prose(self._verdict(), "warning" if self.blockers else "plain")
+        nodes = count_things(self.nodes, "node(s)")
+        open_ = f"; of {count_things(self.open_nodes, 'node(s)')} it is not known" if self.unknown else ""
+        none = f"0 blockers: nothing is known that keeps {self.target} from any of {nodes}{open_}."
+        some = f"{self.target} does not take {self.as_is.nodes:,} of {nodes}."
+        yield Prose(some if self.blockers else none, "warning" if self.blockers else "plain")
         if self.folded:
             more = f"{self.folded:,} more node{' computes' if self.folded == 1 else 's compute'}"
             yield Prose(
@@ -115,7 +121,7 @@ class Blockers(Judged):
             yield table("Stays on the CPU | Nodes:number | Of all:number | MACs:number | Of all:number", rows)
         if self.uncounted:
             yield Prose(
-                f"The multiply-accumulates of {_nodes_text(len(self.uncounted))} are not known, such as "
+                f"The multiply-accumulates of {count_things(len(self.uncounted), 'node(s)')} are not known, such as "
                 f"{self.uncounted[0]}."
             )
         yield from _obstacle_tables(self.blockers, "What it does not take", "Pass that removes it")
@@ -123,15 +129,8 @@ class Blockers(Judged):
         if silent:
             counts = ", ".join(f"{what} ({count:,})" for what, count in silent.most_common())
             yield Prose(f"No source says whether {self.target} takes these: {counts}.")
-        open_ = [each for each in self.unknown if each.reason != UNSAID]
-        yield from _obstacle_tables(open_, "What it takes in part, and no shape tells which", "")
-
-    def _verdict(self) -> str:
-        if not self.blockers:
-            open_ = f"; of {_nodes_text(self.open_nodes)} it is not known" if self.unknown else ""
-            nodes = _nodes_text(self.nodes)
-            return f"0 blockers: nothing is known that keeps {self.target} from any of {nodes}{open_}."
-        return f"{self.target} does not take {self.as_is.nodes:,} of {_nodes_text(self.nodes)}."
+        told = [each for each in self.unknown if each.reason != UNSAID]
+        yield from _obstacle_tables(told, "What it takes in part, and no shape tells which", "")
 
 
 def blockers(
@@ -250,10 +249,6 @@ def _count_text(count: Expr | None) -> str:
 
 def _percent_text(part: float | None) -> str:
     return "" if part is None else f"{100 * part:.3g} %"
-
-
-def _nodes_text(number: int) -> str:
-    return f"{number:,} node{'' if number == 1 else 's'}"
 
 
 Group = tuple[Cause, str, str, str | None]

@@ -28,29 +28,21 @@ def as_sarif(made: Report | Comparison) -> str:
     """Return the findings of a report, and the models without one, as a SARIF log of one run."""
     from graphkit import __version__
 
-    rules = [_sarif_rule(kind.name, kind.says, _sarif_level(kind.is_fault)) for kind in KINDS]
+    level_of = {True: "warning", False: "note"}  # by whether it is a fault
+    rules = [_sarif_rule(kind.name, kind.says, level_of[kind.is_fault]) for kind in KINDS]
     for rule in rules:
         page = finding_page(rule["id"])
         rule["help"] = {"text": page, "markdown": page}
     rules.append(_sarif_rule(UNREADABLE, "the model cannot be read", "error"))
     results = [
-        {
-            **_sarif_result(UNREADABLE, len(KINDS), "error", failure.problem),
-            "locations": [_sarif_location(failure.model, "")],
-        }
-        for failure in made.failures
+        _sarif_result(UNREADABLE, "error", each.problem, [_sarif_location(each.model)]) for each in made.failures
     ]
     for finding in made.found():
         models = [finding.model] if finding.model else [report.model for report in made.reports]
+        locations = [_sarif_location(model, finding.where) for model in models]
         identity = hashlib.sha256(f"{finding.kind}\0{finding.key}".encode()).hexdigest()
-        level, number = _sarif_level(finding.is_fault), KIND_NAMES.index(finding.kind)
-        results.append(
-            {
-                **_sarif_result(finding.kind, number, level, finding.text),
-                "locations": [_sarif_location(model, finding.where) for model in models],
-                "partialFingerprints": {"finding/v1": identity},
-            }
-        )
+        result = _sarif_result(finding.kind, level_of[finding.is_fault], finding.text, locations)
+        results.append({**result, "partialFingerprints": {"finding/v1": identity}})
     run = {
         "tool": {"driver": {"name": "graphkit", "semanticVersion": __version__, "rules": rules}},
         "invocations": [{"executionSuccessful": not made.failures}],
@@ -64,15 +56,12 @@ def _sarif_rule(name: str, text: str, level: str) -> Plain:
     return {"id": name, "shortDescription": {"text": text}, "defaultConfiguration": {"level": level}}
 
 
-def _sarif_level(is_fault: bool) -> str:
-    return "warning" if is_fault else "note"
+def _sarif_result(rule: str, level: str, text: str, locations: list[Plain]) -> Plain:
+    number = KIND_NAMES.index(rule) if rule in KIND_NAMES else len(KINDS)
+    return {"ruleId": rule, "ruleIndex": number, "level": level, "message": {"text": text}, "locations": locations}
 
 
-def _sarif_result(rule: str, number: int, level: str, text: str) -> Plain:
-    return {"ruleId": rule, "ruleIndex": number, "level": level, "message": {"text": text}}
-
-
-def _sarif_location(model: str, where: str) -> Plain:
+def _sarif_location(model: str, where: str = "") -> Plain:
     """Return a place in a model; code hosts show no result without a line, and a model has one."""
     place: Plain = {"physicalLocation": {"artifactLocation": {"uri": _model_uri(model)}, "region": {"startLine": 1}}}
     return {**place, "logicalLocations": [{"fullyQualifiedName": where}]} if where else place

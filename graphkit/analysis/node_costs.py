@@ -278,8 +278,6 @@ class _Walk:
             return [_unknown_cost(node, "the bodies and functions around it are too many nodes")]
         if function is not None:
             return self.call(node, function, times, reason)
-        if not node.bodies and node.op_type not in RECURRENT:
-            return [self.single(node, times, reason)]
         if node.is_op("If"):
             return self.branches(node, times, reason)
         if node.is_op("Loop", "Scan") and "body" in node.bodies:
@@ -388,8 +386,11 @@ class _Walk:
     def steps(self, node: Node, body: Scope) -> tuple[Amount | None, str]:
         """Return how often a Loop or Scan runs its body, or why that is not known."""
         try:
-            limit, start = (None if (value := node.input(index)) is None else self.shapes[value] for index in (0, 1))
-            steps = self.scanned(node) if node.is_op("Scan") else count_iterations(limit, start, body)
+            if node.is_op("Scan"):
+                steps = self.scanned(node)
+            else:
+                limit, start = (None if (each := node.input(at)) is None else self.shapes[each] for at in (0, 1))
+                steps = count_iterations(limit, start, body)
         except FAILURES as error:
             return None, str(error)
         if steps is None:

@@ -131,13 +131,10 @@ def origins(model: ModelLike, *, full: bool = False, optimized: bool = False, sh
         'Reshape'
     """
     model = as_model(model)
-    inferred = shapes or infer(model)
-    tensors = model.shape_tensors
-    consumers = _find_consumers(model, full)
-    order = list(consumers)
-    groups = tuple(_make_group(key, consumers[key], inferred) for key in order)
-    largest = sorted((key for key in order if key[2] != "CONST"), key=lambda key: -len(consumers[key]))
-    drawings = (_draw_cone(key[2], consumers[key][0], key[1], tensors) for key in largest[:DRAWN_GROUPS])
+    inferred, consumers = shapes or infer(model), _find_consumers(model, full)
+    groups = tuple(_make_group(key, nodes, inferred) for key, nodes in consumers.items())
+    largest = sorted((key for key in consumers if key[2] != "CONST"), key=lambda key: -len(consumers[key]))
+    drawings = (_draw_cone(key[2], consumers[key][0], key[1], model.shape_tensors) for key in largest[:DRAWN_GROUPS])
     return Origins(groups, tuple(d for d in drawings if len(d.nodes) <= DRAWN_NODES), optimized, full)
 
 
@@ -168,11 +165,11 @@ def _find_consumers(model: Model, full: bool) -> dict[tuple[str, str, str], list
                 text = origin_expression(node.inputs[index], full, known=known)
                 consumers.setdefault((node.op_type, name, text), []).append(node)
     ranks = {op: rank for rank, op in enumerate(FIRST)}
-    order = sorted(
-        consumers,
-        key=lambda key: (ranks.get(key[0], len(FIRST)), key[0], position[key[:2]], -len(consumers[key]), key[2]),
-    )
-    return {key: consumers[key] for key in order}
+
+    def place(key: tuple[str, str, str]) -> tuple[object, ...]:
+        return ranks.get(key[0], len(FIRST)), key[0], position[key[:2]], -len(consumers[key]), key[2]
+
+    return {key: consumers[key] for key in sorted(consumers, key=place)}
 
 
 def origin_expression(value: Value | None, full: bool = False, known: dict[Value, str] | None = None) -> str:
@@ -287,7 +284,8 @@ def shape_meaning(value: Value, shapes: Shapes) -> tuple[str, str]:
     tensor = shapes[value]
     elements = tensor.elements
     if elements is None:
-        return "?", _plain_reason(tensor.reason or shapes.reason(value) or "its elements are not followed")
+        reason = tensor.reason or shapes.reason(value) or "its elements are not followed"
+        return "?", UNKNOWN_DIM.sub("?", reason)
     texts: list[str] = []
     reasons: dict[str, None] = {}
     for element in elements:
@@ -295,13 +293,9 @@ def shape_meaning(value: Value, shapes: Shapes) -> tuple[str, str]:
         unknown = shapes.unknowns(expr).values() if isinstance(expr, Expr) else ()
         texts.append("?" if unknown else str(element))
         if unknown:
-            reasons[_plain_reason("; ".join(dict.fromkeys(unknown)))] = None
+            reasons[UNKNOWN_DIM.sub("?", "; ".join(dict.fromkeys(unknown)))] = None
     text = ", ".join(texts)
     return (text if tensor.rank == 0 else f"[{text}]"), "; ".join(filter(None, reasons))
-
-
-def _plain_reason(reason: str) -> str:
-    return UNKNOWN_DIM.sub("?", reason)
 
 
 def meanings_text(meanings_found: tuple[Meaning, ...], full: bool = False) -> str | None:
@@ -448,7 +442,6 @@ class _Sets:
         self.tables: dict[frozenset[str], int] = {}
 
     def tables_by_op(self) -> dict[Node, int]:
-        """Return the table of each shape op."""
         tables: dict[Node, int] = {}
         for scope in self.shapes.model.scopes:
             self._scope(scope, 0, tables)

@@ -15,7 +15,7 @@ from graphkit.graph.declared_types import declared_type
 from graphkit.graph.operator_traits import GATHERING, SCATTERING, copied_inputs
 from graphkit.graph.roles import Axis
 from graphkit.graph.uses import find_readers
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.shapes import DimSpec, Expr, Relation, Shapes, symbol
 from graphkit.shapes.constraints.collect_preconditions import collect_preconditions
@@ -134,7 +134,10 @@ def _symbols_of(dims: Iterable[Expr]) -> list[str]:
 
 def indexed_dims(value: Value, shapes: Shapes) -> Iterator[Expr]:
     """Yield the dims along which the elements of an input index computed tensors: they are below each."""
-    for node, index in find_readers(value, _passes_elements):
+    # through what moves or chooses elements, as of indices that may count from the end
+    for node, index in find_readers(
+        value, lambda node, at: at in copied_inputs(node) or (node.is_op("Cast") and not at)
+    ):
         table = node.input(0) if index == 1 and node.operator in GATHERING | SCATTERING else None
         dims = shapes.dims(table) if table is not None and not table.is_constant else None
         is_nd, size = node.op_type.endswith("ND"), (shapes.dims(node.input(1)) or (None,))[-1]
@@ -142,8 +145,3 @@ def indexed_dims(value: Value, shapes: Shapes) -> Iterator[Expr]:
         is_single = not is_nd or (size is not None and size.constant == 1)  # one number is an index
         if dims is not None and axis is not None and is_single:
             yield dims[axis]
-
-
-def _passes_elements(node: Node, index: int) -> bool:
-    """Whether a node moves or chooses the elements of an input, as of indices that may count from the end."""
-    return index in copied_inputs(node) or (node.is_op("Cast") and index == 0)

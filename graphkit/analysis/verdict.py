@@ -136,7 +136,8 @@ def verdict_of(model: Model, sections: Mapping[str, Result]) -> Verdict:
     facts = facts_of(model, sections, faults)
     summary, architecture = facts.summary, facts.architecture
     shape_ops, cache = cast(ShapeOps, sections["shape-ops"]), cast(KVCache, sections["kv-cache"])
-    costs = cast(Costs, sections["costs"])
+    costs, blockers = cast(Costs, sections["costs"]), facts.blockers
+    at = f" at {blockers.dims}" if blockers is not None and blockers.dims else ""
     layers = f", {count_things(architecture.layers, 'layer(s)')}" if architecture.layers else ""
     return Verdict(
         role=architecture.role,
@@ -151,7 +152,7 @@ def verdict_of(model: Model, sections: Mapping[str, Result]) -> Verdict:
         uncounted=costs.uncounted,
         kv_bytes_per_token=cache.bytes_per_token if cache.feeds else 0,
         sections=tuple(sections),
-        target=facts.target,
+        target="" if blockers is None else f"{blockers.target}{at}",
         faults=faults,
         commands=model_steps(facts),
     )
@@ -236,12 +237,6 @@ class Facts:
         """The model's name in commands, None where no command can name it."""
         label = self.model.label
         return label if self.model.path is not None and label != INPUT and _is_word(label) else None
-
-    @property
-    def target(self) -> str:
-        """The target, with the dims that were given; "" without one."""
-        blockers = self.blockers
-        return "" if blockers is None else f"{blockers.target}{f' at {blockers.dims}' if blockers.dims else ''}"
 
     @property
     def runs(self) -> bool:

@@ -41,7 +41,9 @@ def reads_models(command: click.Command) -> click.Command:
 
 def _note_option(context: click.Context, option: click.Parameter, value: object) -> object:
     """Let models on servers be read as an option says, as long as its command runs."""
-    options = replace(current_options(), notice=_say_notice)
+    from graphkit.cli.output import print_line
+
+    options = replace(current_options(), notice=lambda text: print_line(f"Note: {text}", is_error=True))
     if option.name == "download":
         options = replace(options, download=bool(value))
     elif option.name == "no_cache":
@@ -50,12 +52,6 @@ def _note_option(context: click.Context, option: click.Parameter, value: object)
         options = replace(options, timeout=seconds)
     context.with_resource(remote_options(options))
     return value
-
-
-def _say_notice(sentence: str) -> None:
-    from graphkit.cli.output import print_line
-
-    print_line(f"Note: {sentence}", is_error=True)
 
 
 GROUPS: Mapping[str, Sequence[str]] = {

@@ -26,24 +26,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([kmgt]?b?)", re.IGNORECASE)
 UNITS = {f"{prefix}{unit}": 1000**power for power, prefix in enumerate(("", "k", "m", "g", "t")) for unit in ("", "b")}
-COMPLETIONS = {
-    "--dim": "dim",
-    "--range": "dim",
-    "--input": "input",
-    "--target": "target",
-    "--provider": "provider",
-    "--only": "sections",
-    "--fail-on": "kinds",
-    "--why": "tensor",
-    "--filter": "tensor",
-    "--map": "pair",
-}  # by flag, the kinds of names that complete its words
-AS_IN = {
-    "--dim": "batch_size=1",
-    "--input": "input_ids=1x8",
-    "--range": "sequence_length=1:512",
-    "--map": "logits=output",
-}  # examples of NAME=VALUE
+COMPLETIONS = {  # by flag, the kinds of names that complete its words
+    "--dim": "dim", "--range": "dim", "--input": "input", "--target": "target", "--provider": "provider",
+    "--only": "sections", "--fail-on": "kinds", "--why": "tensor", "--filter": "tensor", "--map": "pair",
+}  # fmt: skip
+AS_IN = {  # examples of NAME=VALUE
+    "--dim": "batch_size=1", "--input": "input_ids=1x8", "--range": "sequence_length=1:512", "--map": "logits=output",
+}  # fmt: skip
 
 
 class Format(str, Enum):
@@ -60,20 +49,11 @@ class Format(str, Enum):
     junit = "junit"
 
 
-SUFFIXES = {
-    "": Format.text,
-    ".txt": Format.text,
-    ".md": Format.markdown,
-    ".json": Format.json,
-    ".html": Format.html,
-    ".htm": Format.html,
-    ".csv": Format.csv,
-    ".dot": Format.dot,
-    ".gv": Format.dot,
-    ".mmd": Format.mermaid,
-    ".sarif": Format.sarif,
-    ".xml": Format.junit,
-}  # of files, and the format that they say
+SUFFIXES = {  # of files, and the format that they say
+    "": Format.text, ".txt": Format.text, ".md": Format.markdown, ".json": Format.json, ".html": Format.html,
+    ".htm": Format.html, ".csv": Format.csv, ".dot": Format.dot, ".gv": Format.dot, ".mmd": Format.mermaid,
+    ".sarif": Format.sarif, ".xml": Format.junit,
+}  # fmt: skip
 REPORT_FILE = "graphkit.report"  # key of the context under which the file for the report is kept
 FULL = "graphkit.full"  # and whether all of it is printed
 DRAWINGS = (Format.dot, Format.mermaid)
@@ -243,39 +223,25 @@ def format_of(format: str | None, file: Path | None) -> Format:
         return Format(format or Format.text)
     if (suffix := file.suffix.lower()) not in SUFFIXES:
         params = click.get_current_context().params
-        words = [
-            word
-            for name, value in params.items()
-            if name not in ("output", "report_file")
-            for word in _argument_words(value)
-        ]
-        if file.exists() and any(path.exists() and file.samefile(path) for path in map(Path, words)):
+        given = [value for name, value in params.items() if name not in ("output", "report_file")]
+        words = [word for value in given for word in (value if isinstance(value, tuple) else (value,))]
+        paths = [Path(word) for word in words if isinstance(word, str | Path)]
+        if file.exists() and any(path.exists() and file.samefile(path) for path in paths):
             raise OutputError(f"{file}: is an input, which is never overwritten - name another output")
         known = ", ".join(name for name in SUFFIXES if name)
         raise UsageError(f"{file}: '{suffix}' says no format - take one of {known}, or name it with --format")
     return SUFFIXES[suffix]
 
 
-def _argument_words(value: object) -> Iterator[str]:
-    """Yield the texts and paths of an argument."""
-    for word in value if isinstance(value, tuple) else (value,):
-        if isinstance(word, str | Path):
-            yield str(word)
-
-
 def report_option(*names: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """Return the option --format, and one of these names for the file that `show` writes the report to."""
 
     def decorate(command: Callable[..., T]) -> Callable[..., T]:
-        @click.option(
-            *names, "report_file", type=click.Path(path_type=Path), metavar="FILE", help="Write the report to a file."
-        )
-        @click.option(
-            "--format",
-            "-f",
-            type=choice_type(REPORT_FORMATS),
-            help="Report format. Default: text, or the format that the suffix of its file names.",
-        )
+        said = "Report format. Default: text, or the format that the suffix of its file names."
+        path = click.Path(path_type=Path)
+
+        @click.option(*names, "report_file", type=path, metavar="FILE", help="Write the report to a file.")
+        @click.option("--format", "-f", type=choice_type(REPORT_FORMATS), help=said)
         @click.option("--full", is_flag=True, help="Print all of the report, not one screen of it.")
         @wraps(command)
         def run_command(*, format: str | None, report_file: Path | None, full: bool, **others: object) -> T:
@@ -284,10 +250,8 @@ def report_option(*names: str) -> Callable[[Callable[..., T]], Callable[..., T]]
             if report_file is not None:
                 _check_report(report_file, replaces="--report" not in names)
             if chosen not in REPORT_FORMATS:
-                output_kind = "drawing" if chosen in DRAWINGS else "file"
-                raise UsageError(
-                    f"{report_file}: a {chosen.value} {output_kind} is for `graphkit report` - take another suffix"
-                )
+                is_for = f"a {chosen.value} {'drawing' if chosen in DRAWINGS else 'file'} is for `graphkit report`"
+                raise UsageError(f"{report_file}: {is_for} - take another suffix")
             return command(format=chosen.value, **others)
 
         return run_command
@@ -346,9 +310,8 @@ def read_limits(timeout: float | None, memory: str | None) -> Limits:
         UsageError: A value is not a time or a size, or this system cannot limit memory.
     """
     if timeout is not None and not timeout > 0:
-        raise UsageError(
-            f"--timeout {timeout:g}: is not a time - write a positive number of seconds, such as --timeout 60"
-        )
+        hint = "write a positive number of seconds, such as --timeout 60"
+        raise UsageError(f"--timeout {timeout:g}: is not a time - {hint}")
     if memory is None:
         return Limits(timeout)
     match = SIZE.fullmatch(memory.strip())

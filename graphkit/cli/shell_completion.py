@@ -10,6 +10,7 @@ import glob
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,10 +39,11 @@ OURS = {
 
 def complete_word(kind: str, context: click.Context, incomplete: str) -> Completed:
     """Return what completes a word by the names of a kind; see `NAMES`, `PAIRS` and `LISTS` for the kinds."""
+    files = [CompletionItem(incomplete, type="file")]
     if kind == "model":
-        examples = _matching_items((f"example:{name}" for name in _example_names(context)), incomplete)
+        examples = _matching_items((f"example:{name}" for name in NAMES["example"](context)), incomplete)
         is_a_file = any(Path(incomplete).parent.glob(f"{glob.escape(Path(incomplete).name)}*"))
-        return examples if incomplete and examples and not is_a_file else _complete_files(incomplete)
+        return examples if incomplete and examples and not is_a_file else files
     if kind in LISTS:  # separated by commas, none twice
         before, comma, last = incomplete.rpartition(",")
         typed = {name.strip() for name in before.split(",")}
@@ -53,39 +55,22 @@ def complete_word(kind: str, context: click.Context, incomplete: str) -> Complet
     if kind in PAIRS:  # of NAME=VALUE
         return _matching_items((f"{name}=" for name in dict.fromkeys(PAIRS[kind](context))), incomplete)
     items = _matching_items(filter(None, dict.fromkeys(NAMES[kind](context))), incomplete)
-    return _complete_files(incomplete) if kind == "target" and not items else items
-
-
-def _complete_files(incomplete: str) -> Completed:
-    return [CompletionItem(incomplete, type="file")]
+    return files if kind == "target" and not items else items
 
 
 def _matching_items(names: Iterable[str], incomplete: str, before: str = "") -> Completed:
     return [CompletionItem(before + name) for name in names if name.startswith(incomplete)]
 
 
-def _example_names(_: click.Context) -> Iterable[str]:
-    from graphkit.examples import EXAMPLES
-
-    return EXAMPLES
-
-
-def _target_names(_: click.Context) -> Iterable[str]:
-    from graphkit.targets import NAMES
-
-    return NAMES
+def _names_in(module: str, names: str) -> Names:
+    """Return what finds the names that are in a module, which is imported when a shell asks for them."""
+    return lambda _: getattr(import_module(f"graphkit.{module}"), names)
 
 
 def _provider_names(_: click.Context) -> Iterable[str]:
     from graphkit.runtime.providers import KNOWN_PROVIDERS
 
     return (known.name for known in KNOWN_PROVIDERS)
-
-
-def _judge_names(_: click.Context) -> Iterable[str]:
-    from graphkit.judges import JUDGES
-
-    return JUDGES
 
 
 def _section_names(_: click.Context) -> Iterable[str]:
@@ -131,10 +116,10 @@ PAIRS: Mapping[str, Names] = {
     "pair": _in_models(lambda model: model.graph.values, 1),
 }
 NAMES: Mapping[str, Names] = {
-    "example": _example_names,
-    "target": _target_names,
+    "example": _names_in("examples", "EXAMPLES"),
+    "target": _names_in("targets", "NAMES"),
     "provider": _provider_names,
-    "judge": _judge_names,
+    "judge": _names_in("judges", "JUDGES"),
     "explained": lambda context: [*_pass_names(), *_kind_names(context)],
     "tensor": _in_models(lambda model: model.graph.values),
     "place": _in_models(lambda model: (*model.graph.values, *(node.proto.name for node in model.graph.nodes))),

@@ -107,9 +107,8 @@ def read_table(table: str) -> pa.Table:
         name = storage.shown_place(table)
         raise UsageError(f"{name}: cannot be read as a table: {problem} - name one that a survey wrote") from error
     if MARK not in (rows.schema.metadata or {}):
-        raise UsageError(
-            f"{storage.shown_place(table)}: is no table of a survey - name one that `graphkit survey` wrote"
-        )
+        name = storage.shown_place(table)
+        raise UsageError(f"{name}: is no table of a survey - name one that `graphkit survey` wrote")
     return rows
 
 

@@ -120,9 +120,8 @@ def survey_table(
 def _shown_table(every: pa.Table, chosen: pa.Table, values: Mapping[str, Sequence[Value]]) -> SurveyTable:
     """Return the columns that are shown, and how many models and errors there are."""
     errors = chosen.num_rows - chosen["error"].null_count
-    return SurveyTable(
-        every.num_rows, chosen.num_rows, errors, tuple(values), tuple(zip(*values.values(), strict=True))
-    )
+    rows = tuple(zip(*values.values(), strict=True))
+    return SurveyTable(every.num_rows, chosen.num_rows, errors, tuple(values), rows)
 
 
 def kind_lines(path: str) -> Iterator[str]:

@@ -91,14 +91,6 @@ def payload_size(tensor: TensorProto) -> int | None:
     return None if bits is None else (element_count(tensor) * bits + 7) // 8
 
 
-def _typed_values(tensor: TensorProto) -> tuple[int, int]:
-    """Return how many values a tensor has in its typed field, and how many dtype and dims promise."""
-    values = len(getattr(tensor, TYPED_FIELDS.get(tensor.data_type, "int32_data")))
-    if BITS.get(tensor.data_type) in (2, 4):  # packed: a value is a byte
-        return values, payload_size(tensor) or 0
-    return values, element_count(tensor) * (2 if tensor.data_type in COMPLEX else 1)
-
-
 def check_tensors(model: onnx.ModelProto, file: Path | None, references: Mapping[int, Reference]) -> list[DataFile]:
     """Check the claims of every tensor, and find the model's data files.
 
@@ -151,7 +143,9 @@ def _check_tensor(tensor: TensorProto) -> None:
     elif tensor.raw_data:
         actual = len(tensor.raw_data)
     elif tensor.data_type in BITS or tensor.data_type == TensorProto.STRING:
-        (values, promised), unit = _typed_values(tensor), "values"
+        values, unit = len(getattr(tensor, TYPED_FIELDS.get(tensor.data_type, "int32_data"))), "values"
+        if BITS.get(tensor.data_type) not in (2, 4):  # which are packed: a value is a byte
+            promised = element_count(tensor) * (2 if tensor.data_type in COMPLEX else 1)
         actual = values or None  # a tensor may come without its data
     if promised is not None and actual is not None and actual != promised:
         raise ModelError(

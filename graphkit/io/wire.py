@@ -170,14 +170,11 @@ def _validate_message(data: Buffer, kind: str, begin: int, end: int, depth: int)
         if wire_type == BYTES and field in children:
             _validate_message(data, children[field], value, stop, depth + 1)
         elif wire_type == BYTES and field in packed:
-            _validate_packed(data, start, value, stop, packed[field])
-
-
-def _validate_packed(data: Buffer, start: int, value: int, stop: int, width: int) -> None:
-    if width and (stop - value) % width:
-        raise Fault(start, f"{stop - value:,} bytes are no whole number of {width}-byte values")
-    while not width and value < stop:
-        _, value = read_varint(data, value, stop)
+            width = packed[field]
+            if width and (stop - value) % width:
+                raise Fault(start, f"{stop - value:,} bytes are no whole number of {width}-byte values")
+            while not width and value < stop:
+                _, value = read_varint(data, value, stop)
 
 
 # Take the payloads of large tensors out of a serialized ModelProto, and put payloads into one.
