@@ -22,7 +22,7 @@ from graphkit.passes.shapes.flatten_free_matmul import FlattenFreeMatmul
 from graphkit.passes.shapes.rematerialize_shapes import RematerializeShapes
 from graphkit.passes.shapes.simplify_expand import CanonicalizeExpand, DropBroadcasts
 from graphkit.passes.shapes.simplify_reshape import CancelReshapes, CanonicalizeReshape, MergeChains
-from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
+from graphkit.passes.shapes.simplify_scatter import MORE_NODES, SimplifyScatter
 from graphkit.passes.shapes.simplify_slice import CanonicalizeSlice, DropEmptyParts, MergeConcats, MergeSlices
 from graphkit.rewrite import Outcome, Rewrite, run_to_fixpoint
 from graphkit.rewrite.base import PassChange
@@ -96,11 +96,27 @@ def fold(
     spec, declared = spec | DimSpec.of(dims, inputs, ranges), declarations(model)
     base = InferOutputShapes().run(declared.model).model if declared.corrections else model
     frozen = FreezeDims(spec.dims, spec.inputs, ranges=spec.ranges).run(base)
-    changes = [PassChange(change, FreezeDims.name()) for change in frozen.changes]
     model, spec = remove_dead_code(frozen.model).model, spec.open_ranges(Inputs(base, spec).numbers)
-    counts: Counts = Counter()
-    keep_fusions = options.keep_fusions and not options.fuse
-    rewrites = _configured_rewrites(options, without)
+    outcome = _fold_repeatedly(model, spec, options, without, sparing=options.keep_fusions or options.fuse)
+    if any(each.reason == MORE_NODES for each in outcome.declined):  # unless later ones write over most of these nodes
+        whole = _fold_repeatedly(model, spec, options, without, sparing=False)
+        outcome = min(whole, outcome, key=lambda each: len(each.model.nodes))
+    changes = [*(PassChange(change, FreezeDims.name()) for change in frozen.changes), *outcome.changes]
+    model, renamed = with_unique_node_names(outcome.model)
+    model, kept = keep_outputs_float(model)
+    for count, what, done in (
+        (renamed, "node(s)", "got a name that no other one has"),
+        (kept, "output(s)", "kept from being quantised by onnxruntime"),
+    ):
+        changes += [PassChange(f"{count_things(count, what)} {done}", "fold")] if count else []
+    return Outcome(model, tuple(changes), outcome.declined)
+
+
+def _fold_repeatedly(
+    model: Model, spec: DimSpec, options: FoldingOptions, without: Collection[type[Rewrite]], *, sparing: bool
+) -> Outcome:
+    changes, counts = list[PassChange](), Counts()
+    rewrites, keep_fusions = _configured_rewrites(options, without, sparing), options.keep_fusions and not options.fuse
     for _ in range(MAX_ROUNDS):
         outcome = run_to_fixpoint(model, rewrites, spec, counts, keep_fusions=keep_fusions)
         inlined = InlineConstantIf(ranges=spec.ranges).run(outcome.model)
@@ -108,17 +124,12 @@ def fold(
         model = run_to_fixpoint(inlined.model, [RematerializeShapes()], spec, counts, keep_fusions=keep_fusions).model
         if model is outcome.model:
             break
-    model, renamed = with_unique_node_names(model)
-    model, kept = keep_outputs_float(model)
-    for count, what, done in (
-        (renamed, "node(s)", "got a name that no other one has"),
-        (kept, "output(s)", "kept from being quantised by onnxruntime"),
-    ):
-        changes += [PassChange(f"{count_things(count, what)} {done}", "fold")] if count else []
     return Outcome(model, (*changes, *describe_counts(counts)), outcome.declined)
 
 
-def _configured_rewrites(options: FoldingOptions, without: Collection[type[Rewrite]]) -> tuple[Rewrite, ...]:
+def _configured_rewrites(
+    options: FoldingOptions, without: Collection[type[Rewrite]], sparing: bool
+) -> tuple[Rewrite, ...]:
     kinds = FOLDING
     if options.fuse:
         from graphkit.passes.fuse_passes import FUSING, SHARING
@@ -127,6 +138,6 @@ def _configured_rewrites(options: FoldingOptions, without: Collection[type[Rewri
     configured = {
         DropZeroAdds: DropZeroAdds(signs=not options.fuse),
         FoldConstants: FoldConstants(options.limit, half=options.fuse),
-        SimplifyScatter: SimplifyScatter(sparing=options.fuse),
+        SimplifyScatter: SimplifyScatter(sparing=sparing),
     }
     return tuple(configured.get(kind) or kind() for kind in kinds if kind not in without)

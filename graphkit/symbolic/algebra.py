@@ -68,7 +68,7 @@ def is_nonzero(expr: Expr) -> bool:
 @lru_cache(maxsize=8192)
 def _lower_bound(expr: Expr, depth: int) -> Bound:
     best = sum(_term_interval(monomial, factor)[0] for monomial, factor in expr.terms)
-    if all(factor > 0 for monomial, factor in expr.terms if monomial):
+    if all(factor > 0 and not _has_multiplied_quotient(monomial) for monomial, factor in expr.terms if monomial):
         return best
     try:
         best = max(best, _shifted_lower(expr))
@@ -152,8 +152,12 @@ def _shift_to_bound(atom: Symbol | Call) -> Expr:
 
 
 def _lower_by_case(expr: Expr, depth: int) -> Bound:
-    """Return a lower bound by replacing each call that is alone in a term by its bounds."""
+    """Return a lower bound by replacing each call that is alone in a term, or a quotient times its divisor, by bounds."""
     best: Bound = -INF
+    for monomial, factor in expr.terms:
+        for atom in monomial if depth and _has_multiplied_quotient(monomial) else ():
+            if isinstance(atom, Call) and atom.op == "//":
+                best = max(best, _bound_with_replaced_product(expr, monomial, factor, atom, depth))
     calls = [(m[0], factor) for m, factor in expr.terms if len(m) == 1 and isinstance(m[0], Call)]
     choices = sum(len(call.args) for call, _ in calls)
     while depth and choices ** (depth + 1) > MAX_CASES:
@@ -162,6 +166,21 @@ def _lower_by_case(expr: Expr, depth: int) -> Bound:
         rest = expr - Expr.from_atom(call) * factor
         best = max(best, _bound_with_replaced_call(rest, factor, call, depth))
     return best
+
+
+def _has_multiplied_quotient(monomial: Monomial) -> bool:
+    return len(monomial) > 1 and any(isinstance(atom, Call) and atom.op == "//" for atom in monomial)
+
+
+def _bound_with_replaced_product(expr: Expr, monomial: Monomial, factor: int, quotient: Call, depth: int) -> Bound:
+    """Return a lower bound where a term is a divisor times its quotient: the dividend minus 0 to the divisor - 1."""
+    dividend, divisor = quotient.args
+    product = divisor * Expr.from_atom(quotient)
+    if len(product.terms) != 1 or product.terms[0][0] != monomial or lower(divisor) < 1:
+        return -INF
+    times, rest = divmod(factor, product.terms[0][1])
+    slack = (divisor - 1) * times if times > 0 else const(0)
+    return -INF if rest else _lower_bound(expr - product * times + dividend * times - slack, depth - 1)
 
 
 def _bound_with_replaced_call(rest: Expr, factor: int, call: Call, depth: int) -> Bound:

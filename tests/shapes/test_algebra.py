@@ -143,6 +143,11 @@ def test_text(expr, text):
         (Y % 3, 0, 2),
         (10 - Y, -10, 30),
         (x // (Y + 30), 0, math.inf),
+        (2 % x, 0, 2),
+        (-2 % x, 0, math.inf),
+        (x - 2 % x, 1, math.inf),
+        (x - -2 % x, 1, math.inf),
+        (3 * h * ((x - 1) // h) - 3 * x, -math.inf, -3),
     ],
 )
 def test_bounds(expr, low, high):

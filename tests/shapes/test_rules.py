@@ -38,6 +38,12 @@ CASES = {
     "cast": (ONE + "{ y = Cast<to = 7>(x) }", "[b, s, 64]"),
     "reshape": (ONE + "{ t = Constant<value_ints = [0, -1, 8, 8]>() y = Reshape(x, t) }", "[b, s, 8, 8]"),
     "reshape -1": (ONE + "{ t = Constant<value_ints = [-1, 32]>() y = Reshape(x, t) }", "[2*b*s, 32]"),
+    "roll, as torch's dynamo exports it": (
+        ONE + "{ one = Constant<value_ints = [1]>() zero = Constant<value_ints = [0]>() all = Constant<value_ints = "
+        "[9223372036854775807]>() two = Constant<value_ints = [-2]>() l = Shape<start = 1, end = 2>(x) at = Mod(two, l) "
+        "a = Slice(x, zero, at, one) r = Slice(x, at, all, one) y = Concat<axis = 1>(r, a) }",
+        "[b, s, 64]",
+    ),
     "flatten": (ONE + "{ y = Flatten<axis = 2>(x) }", "[b*s, 64]"),
     "transpose": (ONE + "{ y = Transpose<perm = [2, 0, 1]>(x) }", "[64, b, s]"),
     "squeeze of nothing": (

@@ -127,6 +127,9 @@ def _index_coordinates(parts: tuple[Affine, ...], grid: Dims) -> list[int | None
 Planned = Mapping[Node, Sequence[NewNode]]  # what takes the place of a node
 
 
+MORE_NODES = "Slices and Concats would be more nodes than it and what computes its indices"
+
+
 @dataclass(frozen=True)
 class SimplifyScatter(Rewrite):
     """Replace a ScatterND or ScatterElements that writes a range along each axis by its updates, or by Concats.
@@ -163,8 +166,8 @@ class SimplifyScatter(Rewrite):
         }
 
     Attributes:
-        sparing: Whether one stays that would leave more nodes than go, as `fold --fuse` has it: where the indices are
-            constant, a ScatterND is one node.
+        sparing: Whether one stays that would leave more nodes than go: where the indices are constant, a Scatter is one
+            node.
     """
 
     sparing: bool = False
@@ -194,7 +197,10 @@ class SimplifyScatter(Rewrite):
                     editor.bypass(node, updates)
                 editor.note("Scatter(s) of a whole tensor replaced by the updates")
         if self.sparing and not _is_worth_it(editor, planned):  # not all at once, which may share nodes: each that is
-            planned = {node: nodes for node, nodes in planned.items() if _is_worth_it(editor, {node: nodes})}
+            more = [node for node, nodes in planned.items() if not _is_worth_it(editor, {node: nodes})]
+            for node in more:
+                editor.decline(node, MORE_NODES)
+                del planned[node]
         for node, nodes in planned.items():
             editor.replace(node, *nodes)
             editor.note("Scatter(s) of a range replaced by Concats of slices")

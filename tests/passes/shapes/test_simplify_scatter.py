@@ -17,7 +17,7 @@ from graphkit.model import Model, load
 from graphkit.options import FoldingOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.shapes.declare_shapes import FreezeDims
-from graphkit.passes.shapes.simplify_scatter import MaskedScatterToWhere, SimplifyScatter
+from graphkit.passes.shapes.simplify_scatter import MORE_NODES, MaskedScatterToWhere, SimplifyScatter
 from graphkit.save import save_models
 from graphkit.verify import InputGenerator, Sizes
 
@@ -381,9 +381,20 @@ BLOCK = text("ScatterND (x, at, u)", "float[5, 6]", "float[2, 3]", "float[5, 6]"
 def test_a_scatter_of_constant_indices_stays_where_slices_would_be_more_nodes() -> None:
     model = model_of(BLOCK, at=pairs([1, 2], [0, 1, 2]))
     outcome = SPARING.run(model)
-    assert (outcome.model, outcome.declined) == (model, ())
-    assert operators(fold(model, options=FoldingOptions(fuse=True)).model) == ["ScatterND"]
-    assert "ScatterND" not in operators(fold(model).model)
+    assert (outcome.model, [each.reason for each in outcome.declined]) == (model, [MORE_NODES])
+    for options in (FoldingOptions(), FoldingOptions(fuse=True)):
+        assert operators(fold(model, options=options).model) == ["ScatterND"]
+    assert "ScatterND" not in operators(fold(model, options=FoldingOptions(keep_fusions=False)).model)
+
+
+def test_scatters_that_cover_their_data_together_become_one_concat_though_each_alone_would_be_more_nodes() -> None:
+    three = "a = ScatterND (x, first, u)  b = ScatterND (a, second, v)  y = ScatterND (b, third, u)"
+    proto = f"{HEADER} agraph (float[6, 4] x, float[2, 4] u, float[2, 4] v) => (float[6, 4] y) {{ {three} }}"
+    model = model_of(proto, first=[[0], [1]], second=[[2], [3]], third=[[4], [5]])
+    assert SPARING.run(model).model is model
+    for options in (FoldingOptions(), FoldingOptions(fuse=True)):
+        (concat,) = fold(model, options=options).model.graph.nodes
+        assert (concat.op_type, [value.name for value in concat.operands]) == ("Concat", ["u", "v", "u"])
 
 
 def test_one_of_a_whole_tensor_goes_all_the_same() -> None:
