@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
-from graphkit.model import ModelLike, as_model
+from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import FoldingOptions
 from graphkit.passes.clean_up.eliminate_identity import DropZeroAdds, DropZeroStates, EliminateIdentity
 from graphkit.passes.clean_up.exporter_idioms import (

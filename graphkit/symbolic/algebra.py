@@ -152,7 +152,7 @@ def _shift_to_bound(atom: Symbol | Call) -> Expr:
 
 
 def _lower_by_case(expr: Expr, depth: int) -> Bound:
-    """Return a lower bound by replacing each call that is alone in a term, or a quotient times its divisor, by bounds."""
+    """Return a lower bound by replacing calls that are alone in a term, and quotients times divisors, by bounds."""
     best: Bound = -INF
     for monomial, factor in expr.terms:
         for atom in monomial if depth and _has_multiplied_quotient(monomial) else ():

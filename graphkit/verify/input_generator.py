@@ -18,7 +18,7 @@ from graphkit.analysis.architecture import vocabulary_size
 from graphkit.dtypes import BITS, FLOATS, INTEGERS, dtype_name
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import TensorType, declared_type, type_text
-from graphkit.graph.mask_polarity import mask_elements
+from graphkit.graph.mask_polarity import TOTALS, mask_elements
 from graphkit.graph.operator_traits import MEASURING, value_inputs
 from graphkit.graph.roles import MASKS, Role
 from graphkit.graph.traversal import walk_breadth_first
@@ -413,7 +413,10 @@ def is_flag(value: Value) -> bool:
 
 
 def index_bound(value: Value, model: Model) -> int | None:
-    """Return the entries of the smallest table of a known length that an input looks up in, or None for none."""
+    """Return the entries of the smallest table of a known length that an input looks up in, None for none.
+
+    What a total of it looks up, as positions that a mask counts, exists where its elements are 0 and 1.
+    """
 
     def computed_entries(node: Node, table: Value) -> int | None:  # such as those of a Range; None where they vary
         dims = infer(model)[table].dims or ()
@@ -421,7 +424,17 @@ def index_bound(value: Value, model: Model) -> int | None:
         return dims[axis].constant or None if axis is not None and dims else None
 
     sizes = (table_entries(*lookup) or computed_entries(*lookup) for lookup in find_lookups(value))
-    return min((size for size in sizes if size is not None), default=None)
+    bound = min((size for size in sizes if size is not None), default=None)
+    return bound if bound is not None or not _counts_indices(value) else 2
+
+
+def _counts_indices(value: Value) -> bool:
+    def counts(node: Node, index: int) -> bool:
+        return moves_elements(node, index) or node.is_op("Add", "Clip", "Mul", "Sub")
+
+    totals = (node.result() for node, index in find_readers(value, counts) if node.is_op(*TOTALS) and not index)
+    uses = (use for total in totals for use in find_readers(total, counts))
+    return any(node.is_op(*CHOOSING) and index == 1 for node, index in uses)
 
 
 def _table_lengths(value: Value, model: Model) -> Iterator[Expr]:

@@ -40,8 +40,8 @@ CASES = {
     "reshape -1": (ONE + "{ t = Constant<value_ints = [-1, 32]>() y = Reshape(x, t) }", "[2*b*s, 32]"),
     "roll, as torch's dynamo exports it": (
         ONE + "{ one = Constant<value_ints = [1]>() zero = Constant<value_ints = [0]>() all = Constant<value_ints = "
-        "[9223372036854775807]>() two = Constant<value_ints = [-2]>() l = Shape<start = 1, end = 2>(x) at = Mod(two, l) "
-        "a = Slice(x, zero, at, one) r = Slice(x, at, all, one) y = Concat<axis = 1>(r, a) }",
+        "[9223372036854775807]>() two = Constant<value_ints = [-2]>() l = Shape<start = 1, end = 2>(x) "
+        "at = Mod(two, l) a = Slice(x, zero, at, one) r = Slice(x, at, all, one) y = Concat<axis = 1>(r, a) }",
         "[b, s, 64]",
     ),
     "flatten": (ONE + "{ y = Flatten<axis = 2>(x) }", "[b*s, 64]"),

@@ -117,12 +117,15 @@ def test_every_row_of_a_mask_starts_with_a_token_and_padding_comes_last(rows: in
         ("a = Gather (table, x) y = Gather <axis = 1> (table, x)", 4),
         ("t = Concat <axis = 0> (table, table) u = Relu (t) y = Gather (u, x)", 12),  # computed, of a known length
         ("t = Add (x, x) y = Gather (table, t)", None),
+        ("t = CumSum (x, axis) y = Gather (table, t)", 2),  # positions that a mask counts
+        ("t = ReduceSum (x, axes) u = Sub (t, axes) y = Gather (table, u)", 2),
+        ("t = CumSum (x, axis) u = Mul (t, x) y = Cast <to = 1> (u)", None),
         ("y = Gather (x, axes)", None),
         ("y = Gather <axis = 5> (table, x)", None),
     ],
 )
 def test_indices_stay_within_the_table_that_they_look_up_in(nodes: str, bound: int | None) -> None:
-    found = model(f"g (int64[n] x) => (float[n] y) {{ {nodes} }}", table=np.ones((6, 4)).tolist(), axes=[0])
+    found = model(f"g (int64[n] x) => (float[n] y) {{ {nodes} }}", table=np.ones((6, 4)).tolist(), axes=[0], axis=0)
     assert index_bound(found.graph.inputs[0], found) == bound
     made = InputGenerator(found).arrays({"x": (500,)})["x"]
     assert set(made.tolist()) == set(range(bound or 8))
