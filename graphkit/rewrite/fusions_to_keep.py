@@ -155,14 +155,19 @@ def masked_attention(softmax: Node, _: DimsOf) -> Iterator[Node]:
     """Softmax(q k / sqrt(d) + (1 - mask) * -10000): the mask's two Unsqueezes, and the biases."""
     paths = (climb_inputs(softmax, *path, (None, "Unsqueeze"), (0, "Unsqueeze")) for path in MASKS)
     mask = next((path for path in paths if path is not None), None)
-    if mask is None:
+    context = follow_only_reader(softmax, "MatMul")
+    heads = (
+        [(1, "Transpose"), (0, "Reshape")],
+        [(1, "Concat"), (1, "Transpose"), (0, "Reshape")],
+    )  # of values, of a cache
+    if mask is None or context is None or not any(climb_inputs(context, *steps) for steps in heads):
         return
     yield from mask[-2:]
     scores = climb_inputs(mask[0], (None, "Div", "Mul"), (0, "MatMul")) or climb_inputs(mask[0], (None, "MatMul"))
     for product, index in (
         (scores and scores[-1], 0),
         (scores and scores[-1], 1),
-        (follow_only_reader(softmax, "MatMul"), 1),
+        (context, 1),
     ):
         path_up = climb_inputs(product, (index, "Transpose"), (0, "Reshape"), (0, "Add")) if product else None
         yield from find_biases(path_up)

@@ -77,8 +77,9 @@ class MergeChains(NodeRewrite):
 
     A chain that changes nothing is removed. Legality: the last shape can be written as a constant in the dims of the
     first tensor (see canonicalize-reshape), and no other node reads the inner tensors, unless the whole chain is
-    removed. A Transpose that only moves dims of 1 counts as a Reshape. Where a -1 in that shape could not be inferred
-    though the chain runs, as with a batch of 0, one Unsqueeze or Squeeze takes its place, if it does the same.
+    removed. A Transpose that only moves dims of 1 counts as a Reshape. Where no constant shape will do, or a -1 in it
+    could not be inferred though the chain runs, as with a batch of 0, one Unsqueeze or Squeeze takes its place, if it
+    does the same.
 
     Before:
 
@@ -145,9 +146,10 @@ def _spell_chain(editor: Editor, node: Node, source: Value, made: Sequence[Value
     """
     out = made[0]
     before, after = editor.shapes[source].dims, editor.shapes[out].dims
-    if before is None or after is None or (spec := reshape_spec(before, after)) is None:
+    if before is None or after is None:
         return None
-    if _runs_where_chain_does(editor, spec, made):
+    spec = reshape_spec(before, after)
+    if spec is not None and _runs_where_chain_does(editor, spec, made):
         return NewNode("Reshape", [source, editor.integers(spec, f"{out.name}_shape")], [out.name], like=node)
     for op_type, few, many in (("Unsqueeze", before, after), ("Squeeze", after, before)):
         if axes := _inserted_axes(few, many):

@@ -78,7 +78,7 @@ STAYS = {
     "an inner tensor that is an output": model_of(
         f"g (float[N, L, 4] x) => (y, a) <{INITS}> {{ a = Reshape (x, flat) b = Unsqueeze (a, zero) y = Neg (b) }}"
     ),
-    "two dims that are neither": graph("a = Unsqueeze (x, zero) b = Unsqueeze (a, all) y = Neg (b)", "float[L, N]"),
+    "two dims that are neither": graph("a = Squeeze (x, zero) b = Unsqueeze (a, last) y = Neg (b)", "float[1, L, N]"),
     "Transposes between which others read": graph(
         "a = Transpose <perm = [1, 2, 0]> (x) b = Transpose <perm = [0, 2, 1]> (a) c = ReduceSum (a) y = Add (b, c)"
     ),
@@ -138,3 +138,8 @@ def test_a_chain_that_adds_or_takes_away_an_axis_of_1_does_so_by_itself_and_runs
     model = model_of(f"g (float[N, L, 4] x) => (y) <{inits}> {{ {nodes} }}", opset)
     outcome = check(PASS, model, [{"N": 2, "L": 3}, {"N": 0, "L": 3}])
     assert [node.op_type for node in outcome.model.proto.graph.node] == ["Unsqueeze", "Neg", "Squeeze"]
+
+
+def test_axes_are_added_at_once_where_no_constant_shape_will_do() -> None:
+    outcome = check(PASS, graph("a = Unsqueeze (x, zero) b = Unsqueeze (a, all) y = Neg (b)", "float[L, N]"))
+    assert outcome.changes == ("1 chain of reshapes merged into one Unsqueeze",)
