@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -215,8 +216,7 @@ def _attribute_content(attribute: AttributeProto) -> object:
     if attribute.type in FIELDS:
         value = getattr(attribute, FIELDS[attribute.type])
         return value if isinstance(value, (int, bytes)) else tuple(value)
-    bare = AttributeProto()
-    bare.CopyFrom(attribute)
+    bare = deepcopy(attribute)
     bare.ClearField("doc_string")
     return bare.SerializeToString(deterministic=True)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.compose
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from graphkit.contract.bundle_contract import BundleContract, BundleMethod, BundlePort, StateTensor
 from graphkit.contract.contract_files import read_bundle
@@ -72,8 +73,7 @@ class InterfaceEdit:
 
     def result(self, inputs: Iterable[ValueInfoProto], outputs: Iterable[ValueInfoProto]) -> Model:
         """Return the model with these inputs and outputs."""
-        proto = ModelProto()
-        proto.CopyFrom(self.source.proto)
+        proto = deepcopy(self.source.proto)
         nodes = [*self.front, *self.source.proto.graph.node, *self.end]
         for name, content in (("node", nodes), ("input", [*inputs]), ("output", [*outputs])):
             proto.graph.ClearField(name)
@@ -136,8 +136,7 @@ class MethodOriginal:
         """Return the declaration of an input or output, under another name where one is given."""
         if name not in self.ports:
             raise UnknownError(f"its original has no '{name}'" if name else "its original has no input of tokens")
-        info = ValueInfoProto()
-        info.CopyFrom(self.ports[name])
+        info = deepcopy(self.ports[name])
         info.name = as_ or name
         if name == self.role("mask") and self.grown is not None and self.grown.past is not None:
             tokens, past = (self.whole_dims(each) for each in (self.role("tokens"), self.grown.past.name))

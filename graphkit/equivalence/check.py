@@ -53,6 +53,8 @@ from graphkit.shapes import Expr, Shapes, symbol
 from graphkit.shapes.input_dims import DimNames, read_alike
 from graphkit.symbolic.expr import INF, Bound, TooComplexError
 
+Both = tuple[Shapes, Shapes]  # of the original and of the rewritten model
+
 
 def check_equivalence(
     original: ModelLike,
@@ -145,7 +147,7 @@ def _find_other_shape(before: Shapes, after: Shapes) -> str:
     return next((name for name, dims in others if dims and known.get(name) and dims != known[name]), "")
 
 
-def _read_inputs(shapes: tuple[Shapes, Shapes], names: Names) -> set[str]:
+def _read_inputs(shapes: Both, names: Names) -> set[str]:
     """Return the inputs that a node of either model reads, by their names in the original."""
     graphs = [each.model.graph for each in shapes]
     before, after = (
@@ -154,7 +156,7 @@ def _read_inputs(shapes: tuple[Shapes, Shapes], names: Names) -> set[str]:
     return {*before, *(names.get(name, name) for name in after)}
 
 
-def _find_fault(pair: Pair, shapes: tuple[Shapes, Shapes], names: Names, required: RequiredProducts) -> str:
+def _find_fault(pair: Pair, shapes: Both, names: Names, required: RequiredProducts) -> str:
     """Return the reason for which no output is proven, "" for none."""
     original, rewritten = (reader.result for reader in pair)
     for model, each in zip(("original", "rewritten model"), shapes, strict=True):
@@ -174,9 +176,7 @@ def _find_fault(pair: Pair, shapes: tuple[Shapes, Shapes], names: Names, require
     return next(declared_faults((original.model, rewritten.model), shapes, names, required, read), "")
 
 
-def _prove_outputs(
-    exact: Pair, shapes: tuple[Shapes, Shapes], tools: Tools, names: Names, real_axioms: Sequence[Axiom]
-) -> Equivalence:
+def _prove_outputs(exact: Pair, shapes: Both, tools: Tools, names: Names, real_axioms: Sequence[Axiom]) -> Equivalence:
     """Return which outputs are equal, as far as terms tell: bit for bit, or else in exact arithmetic."""
     terms, constants = tools.terms, tools.constants
     fault = _find_fault(exact, shapes, names, tools.required)
@@ -197,7 +197,7 @@ def _prove_outputs(
 
 
 def _compare_outputs(
-    pair: Pair, shapes: tuple[Shapes, Shapes], names: Names, fault: str, exactness: Exactness, constants: Constants
+    pair: Pair, shapes: Both, names: Names, fault: str, exactness: Exactness, constants: Constants
 ) -> tuple[OutputProof, ...]:
     original, rewritten = (reader.result for reader in pair)
     theirs = {value.name: value for value in original.model.graph.outputs}

@@ -13,13 +13,14 @@ from __future__ import annotations
 import random
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
 from math import isfinite, prod
 
 import numpy as np
-from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, TensorProto, helper, numpy_helper
 
 from graphkit.dtypes import BITS, FLOATS, INTEGERS
 from graphkit.equivalence.application import Reading
@@ -110,8 +111,7 @@ class _Claim:
     @cached_property
     def key(self) -> Hashable:
         """All that it depends on."""
-        node = NodeProto()
-        node.CopyFrom(self.node.proto)
+        node = deepcopy(self.node.proto)
         for name in ("name", "doc_string", "metadata_props", "input", "output"):
             node.ClearField(name)
         constants = tuple((at, tensor.SerializeToString(deterministic=True)) for at, tensor in self.constants.items())
@@ -300,8 +300,7 @@ def _small_constant(model: Model, value: Value | None) -> TensorProto | None:
     tensor = None if value is None else value.constant
     if tensor is None or (payload_size(tensor) or 0) > MAX_CONSTANT:
         return None
-    copy = TensorProto()
-    copy.CopyFrom(tensor)
+    copy = deepcopy(tensor)
     for name in ("name", "doc_string", "metadata_props"):
         copy.ClearField(name)
     if tensor.data_location == TensorProto.EXTERNAL:
@@ -426,8 +425,7 @@ def _small_models(claim: _Claim, tried: Sequence[Sizes]) -> list[SmallModel]:
 
 def _claim_model(claim: _Claim, fixed: Feed) -> bytes:
     """Return a node with what makes its inputs, and what tells of its outputs; one that takes nothing but a feed."""
-    graph, node = GraphProto(name="node"), NodeProto()
-    node.CopyFrom(claim.node.proto)
+    graph, node = GraphProto(name="node"), deepcopy(claim.node.proto)
     if node.overload == OF_KERNEL:  # a mark of the proof's own
         node.ClearField("overload")
     names: list[str] = []

@@ -277,7 +277,6 @@ RULES: Mapping[str, Callable[[Application], bool]] = {
     "Unsqueeze": _always_unsqueezes,
 }
 
-
 MAX_NAMED = 4
 # Operators that fail by their core alone: by indices, whatever their shape, by the axes that are padded, or by sizes.
 BY_CORE = {"Expand": BY_SIZES, "Gather": "Gather of rows", "Pad": "Pad"}

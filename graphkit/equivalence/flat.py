@@ -8,6 +8,7 @@ last axis, a sum over it, and a lookup. onnxruntime computes them in just this w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
@@ -66,8 +67,7 @@ def run_constants(app: Application) -> Result:
 
 
 def _run_node(app: Application, arrays: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    node = onnx.NodeProto()
-    node.CopyFrom(app.node.proto)
+    node = deepcopy(app.node.proto)
     del node.input[:]
     node.input.extend("" if array is None else f"i{index}" for index, array in enumerate(arrays))
     del node.output[:]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from copy import deepcopy
 
-from onnx import ModelProto, ValueInfoProto
+from onnx import ValueInfoProto
 
 from graphkit.dtypes import dtype_name
 from graphkit.equivalence.application import Names
@@ -348,8 +349,7 @@ def cut_open(whole: Model, part: Model, computed: Mapping[str, Sequence[Expr] | 
     Raises:
         ModelError: The model computes no value of a name that the part has, or one of another dtype.
     """
-    proto = ModelProto()
-    proto.CopyFrom(whole.proto)
+    proto = deepcopy(whole.proto)
     given = {info.name for info in part.proto.graph.input}
     cuts = given - {info.name for info in whole.proto.graph.input}
     for node in proto.graph.node:
@@ -368,19 +368,14 @@ def cut_open(whole: Model, part: Model, computed: Mapping[str, Sequence[Expr] | 
     outputs = [declared.get(info.name) or _without_dims(info) for info in part.proto.graph.output]
     own = {info.name: info for info in proto.graph.input}
     begun = {info.name: _with_dims(info, computed.get(info.name)) for info in part.proto.graph.input}
-    inputs = [_copy_info(own.get(name, info)) for name, info in begun.items()]
-    others = [_copy_info(info) for info in proto.graph.input if info.name not in given]
-    del proto.graph.input[:], proto.graph.output[:]
-    proto.graph.input.extend([*inputs, *others])
-    proto.graph.output.extend(outputs)
+    inputs = [own.get(name, info) for name, info in begun.items()]
+    inputs += [info for info in proto.graph.input if info.name not in given]
     kept = [info for info in proto.graph.value_info if info.name not in given]
-    del proto.graph.value_info[:]
-    proto.graph.value_info.extend(kept)
+    for name, infos in (("input", inputs), ("output", outputs), ("value_info", kept)):
+        infos = deepcopy(infos)
+        proto.graph.ClearField(name)
+        getattr(proto.graph, name).extend(infos)
     return whole.with_proto(proto)
-
-
-def _copy_info(info: ValueInfoProto) -> ValueInfoProto:
-    return ValueInfoProto.FromString(info.SerializeToString())
 
 
 def _with_dims(info: ValueInfoProto, dims: Sequence[Expr] | None) -> ValueInfoProto:
@@ -397,7 +392,7 @@ def _with_dims(info: ValueInfoProto, dims: Sequence[Expr] | None) -> ValueInfoPr
 
 
 def _without_dims(info: ValueInfoProto) -> ValueInfoProto:
-    made = _copy_info(info)
+    made = deepcopy(info)
     if made.type.HasField("tensor_type"):
         made.type.tensor_type.ClearField("shape")
     return made

@@ -6,10 +6,11 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import onnx
-from onnx import ModelProto, TensorProto, helper
+from onnx import TensorProto, helper
 
 from graphkit.dtypes import BITS, INTEGERS
 from graphkit.equivalence.application import inputs_fault
@@ -75,8 +76,7 @@ def whole_fault(original: Model, rewritten: Model, *, has_dead: bool = False) ->
 
 def _without_weights(model: Model) -> Model:
     """Return a model with inputs in the place of its weights, but for those that bodies hold."""
-    proto = ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = deepcopy(model.proto)
     graph, small = proto.graph, list[TensorProto]()
     given = {info.name for info in graph.input}
     for tensor in model.proto.graph.initializer:
@@ -188,8 +188,7 @@ def _dead_branches(model: Model) -> dict[Scope, list[int]]:
 
 def _copy_loadable(model: Model, dead: Mapping[Scope, Sequence[int]]) -> Model:
     """Return a copy in which nodes have names of their own, and some branches fail where they run."""
-    proto = ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = deepcopy(model.proto)
     copy = model.with_proto(proto)
     for number, node in enumerate(all_nodes(copy.scopes)):
         node.proto.name = f"node_{number}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from graphlib import CycleError, TopologicalSorter
 from typing import cast
 
@@ -54,8 +55,7 @@ def inline_model(model: Model) -> Model:
     check_scopes(model.scopes, model.file)  # also of a rewritten model, which takes over that its original is sound
     if not model.proto.functions:
         return model
-    proto = ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = deepcopy(model.proto)
     try:
         return model.with_proto(_inline_functions(proto))
     except UnknownError as error:
@@ -191,8 +191,7 @@ def _may_be_another(function: FunctionProto) -> bool:
     domain = _domain_of(function.domain)
     if domain != DOMAIN:
         return not domain or domain.startswith(OF_KERNELS) or onnx.defs.has(function.name, domain)
-    bare = FunctionProto()
-    bare.CopyFrom(function)
+    bare = deepcopy(function)
     for name in ("doc_string", "opset_import", "metadata_props"):  # what it computes is the same without
         bare.ClearField(name)
     return hashlib.sha256(bare.SerializeToString(deterministic=True)).hexdigest() not in AS_KERNELS

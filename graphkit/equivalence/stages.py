@@ -7,11 +7,12 @@ in front of it: rows of tables, and what a host makes of positions and lengths.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx.compose
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, helper, numpy_helper
 
 from graphkit.equivalence.bundles import OWN, InterfaceEdit, joining_fault
 from graphkit.equivalence.check import check_equivalence
@@ -189,8 +190,7 @@ def _is_added(node: Node, value: Value, shapes: Shapes) -> bool:
 
 def _at_its_sizes(stage: Stage) -> Stage:
     """Return a stage of which the model after it takes nothing but the sizes of the lowered model."""
-    proto, names = ModelProto(), declared_inputs(stage.after).groups
-    proto.CopyFrom(stage.after.proto)
+    proto, names = deepcopy(stage.after.proto), declared_inputs(stage.after).groups
     for info in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
         for dim in info.type.tensor_type.shape.dim:
             if dim.dim_param:
@@ -230,8 +230,8 @@ def _nodes_ahead(stage: Stage, model: Model) -> tuple[GraphProto, set[str]]:
     read = {value.name for value in (*values, *inner, *(each for node in needed for each in node.operands))}
     computed = {name for node in needed for name in node.proto.output}
     graph = model.adopt(stage.before).graph
-    nodes = [NodeProto.FromString(node.SerializeToString()) for node in graph.node if computed & {*node.output}]
-    weights = [TensorProto.FromString(each.SerializeToString()) for each in graph.initializer if each.name in read]
+    nodes = [deepcopy(node) for node in graph.node if computed & {*node.output}]
+    weights = [deepcopy(each) for each in graph.initializer if each.name in read]
     for name, content in (("node", nodes), ("initializer", weights), ("output", []), ("value_info", [])):
         graph.ClearField(name)
         getattr(graph, name).extend(content)

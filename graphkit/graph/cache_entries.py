@@ -261,6 +261,7 @@ ATTENTION = KEY | VALUE | {"kv", "kvcache", "pkv"}  # a cache of keys or values 
 CUTS = ("Slice", "Split")
 GROWING = {"seq", "sequence", "len", "length", "time", "past", "total", "frames"}  # words in names of dims that vary
 
+Links = dict[Value, Value]  # from inputs to the outputs that replace them
 Test = tuple[Callable[[Value], Hashable], Callable[[Value], Iterable[Hashable]]]  # keys of an input and of an output
 
 
@@ -328,7 +329,7 @@ def _is_state(entry: CacheEntry) -> bool:
     return entry.slot.kind == "state" or is_plain or past in _window_inputs(present, is_cut_last=True)
 
 
-def _by_flow(scope: Scope, inputs: Iterable[Value], outputs: Iterable[Value]) -> dict[Value, Value]:
+def _by_flow(scope: Scope, inputs: Iterable[Value], outputs: Iterable[Value]) -> Links:
     """Return states of plain arithmetic, such as an LSTM cell written out, whose outputs have names that say little.
 
     Nothing but the output may fit the state and be computed from it. That is computed from another input too, and fits
@@ -349,16 +350,15 @@ def _by_flow(scope: Scope, inputs: Iterable[Value], outputs: Iterable[Value]) ->
     return next_of
 
 
-def _pair_state_names(
-    scope: Scope, inputs: Iterable[Value], outputs: Iterable[Value], known: dict[Value, Value]
-) -> dict[Value, Value]:
+def _pair_state_names(scope: Scope, inputs: Iterable[Value], outputs: Iterable[Value], known: Links) -> Links:
     """Return states whose outputs have their names and say that they come out, as `xx` and `xx_out`.
 
     An image and what a filter makes of it may be called so too. So there are two such states at least, or others that
     are known; each output has the dtype and dims of its input and is computed from it; and the graph has an input and
     an output that are neither.
     """
-    pairs = [pair for pair in _find_fitting_pairs(inputs, outputs, (_plain_words, _out_names)) if pair[0] not in known]
+    fitting = _find_fitting_pairs(inputs, outputs, (_plain_words, _names_saying(OUT)))
+    pairs = [pair for pair in fitting if pair[0] not in known]
     times = Counter(value for pair in pairs for value in pair)
     single = ((past, present) for past, present in pairs if times[past] == times[present] == 1)
     found = {past: present for past, present in single if hinted_type(past) == hinted_type(present)}
@@ -366,10 +366,6 @@ def _pair_state_names(
     others = [value for value in scope.inputs if value.tensor is None and value not in {*found, *known}]
     is_step = bool(others) and not {*scope.outputs} <= {*found.values(), *known.values()}
     return found if is_step and len(found) + len(known) > 1 else {}
-
-
-def _out_names(value: Value) -> list[Hashable]:
-    return _plain_names(value) if OUT.intersection(split_name(value.name)) else []
 
 
 def _state_words(value: Value) -> set[str]:
@@ -419,8 +415,8 @@ def _plain_names(value: Value) -> list[Hashable]:
     return [plain] if (plain := _plain_words(value)) is not None else []
 
 
-def _next_names(value: Value) -> list[Hashable]:
-    return _plain_names(value) if NEXT.intersection(split_name(value.name)) else []
+def _names_saying(words: set[str]) -> Callable[[Value], list[Hashable]]:
+    return lambda value: _plain_names(value) if words.intersection(split_name(value.name)) else []
 
 
 def _initial_name(value: Value) -> Hashable:
@@ -494,7 +490,7 @@ def _is_stack(node: Node) -> bool:
 TESTS: tuple[Test, ...] = (
     (_of_recurrence, _from_recurrence),
     (_state_name, _plain_names),
-    (_plain_words, _next_names),
+    (_plain_words, _names_saying(NEXT)),
     (_initial_name, _last_names),
     (lambda past: past, _window_inputs),
 )

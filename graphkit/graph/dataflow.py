@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 import onnx
 import onnx.defs
@@ -144,17 +144,12 @@ def _attribute_fault(node: Node, is_in_function: bool) -> str:
     return ""
 
 
-class _Form(NamedTuple):
-    """The schema of an operator: required inputs, number of outputs, kinds of attributes."""
-
-    inputs: tuple[int, ...]
-    outputs: int
-    kinds: Mapping[str, int]
-    required: tuple[str, ...]
+# Of an operator: the inputs that it needs, its least number of outputs, kinds of attributes, those that it needs.
+Form = tuple[tuple[int, ...], int, Mapping[str, int], tuple[str, ...]]
 
 
 @lru_cache(maxsize=4096)
-def _operator_form(op_type: str, domain: str, version: int) -> _Form | None:
+def _operator_form(op_type: str, domain: str, version: int) -> Form | None:
     if not onnx.defs.has(op_type, domain):
         return None
     try:
@@ -162,12 +157,10 @@ def _operator_form(op_type: str, domain: str, version: int) -> _Form | None:
     except onnx.defs.SchemaError:  # not in this version: runtimes knew some operators before ONNX did
         schema = onnx.defs.get_schema(op_type, domain)
     single = onnx.defs.OpSchema.FormalParameterOption.Single
-    return _Form(
-        tuple(index for index, formal in enumerate(schema.inputs) if formal.option == single),
-        schema.min_output,
-        {name: int(attribute.type) for name, attribute in schema.attributes.items()},  # type: ignore[call-overload]
-        tuple(name for name, attribute in schema.attributes.items() if attribute.required),
-    )
+    inputs = tuple(index for index, formal in enumerate(schema.inputs) if formal.option == single)
+    kinds = {name: int(attribute.type) for name, attribute in schema.attributes.items()}  # type: ignore[call-overload]
+    required = tuple(name for name, attribute in schema.attributes.items() if attribute.required)
+    return inputs, schema.min_output, kinds, required
 
 
 def _missing_part(node: Node) -> str:
@@ -176,18 +169,19 @@ def _missing_part(node: Node) -> str:
     form = _operator_form(node.op_type, node.domain, version) if 0 < version < 1 << 31 else None
     if form is None:
         return ""
-    for index in form.inputs:
+    inputs, outputs, kinds, required = form
+    for index in inputs:
         if not isinstance(node.input(index), Value):
             return f"lacks input {index}"
-    if len(node.outputs) < form.outputs:
-        return f"has {len(node.outputs)} outputs and needs {form.outputs}"
-    for name in form.required:
+    if len(node.outputs) < outputs:
+        return f"has {len(node.outputs)} outputs and needs {outputs}"
+    for name in required:
         if name not in node.attributes:
             return f"lacks its attribute '{name}'"
     values = VALUES & node.attributes.keys()
     if node.is_op("Constant") and len(values) != 1:
         return f"has {len(values)} values and needs 1"
     for name, attribute in node.attributes.items():
-        if attribute.type != form.kinds.get(name, attribute.type):
+        if attribute.type != kinds.get(name, attribute.type):
             return f"has an attribute '{name}' of another kind"
     return ""

@@ -110,6 +110,7 @@ def find_polarity(mask: Value) -> Polarity | None:
 
 
 Site = Mapping[float, bool]  # whether a number in the mask hides there
+Facts = Mapping[float, "ElementBounds"]  # by the number in the mask
 
 
 def _polarity_of_sites(hidden: Site) -> Polarity | None:
@@ -119,9 +120,7 @@ def _polarity_of_sites(hidden: Site) -> Polarity | None:
     return "adds" if hidden.get(LOW) and not hidden[0.0] else None
 
 
-def _find_score_sites(
-    touched: Collection[Value], facts: Mapping[float, ElementBounds], *, somewhere: bool = False
-) -> Iterator[Site]:
+def _find_score_sites(touched: Collection[Value], facts: Facts, *, somewhere: bool = False) -> Iterator[Site]:
     """Yield for each attention behind a mask which numbers hide scores of it, or may hide some of them.
 
     In XLNet each token sees itself, whatever the mask says.
@@ -141,7 +140,7 @@ def _find_score_sites(
                 yield {number: most[number] < most[1.0 - number] for number in (0.0, 1.0)}
 
 
-def _find_product_sites(touched: Collection[Value], facts: Mapping[float, ElementBounds]) -> Iterator[Site]:
+def _find_product_sites(touched: Collection[Value], facts: Facts) -> Iterator[Site]:
     """Yield for each product of data and a mask which numbers leave nothing of the data."""
     for value in touched:
         elements = {number: fact.of(value) for number, fact in facts.items()}
@@ -149,7 +148,7 @@ def _find_product_sites(touched: Collection[Value], facts: Mapping[float, Elemen
             yield {number: fact.is_zero for number, fact in elements.items()}
 
 
-def _find_sum_sites(touched: Collection[Value], facts: Mapping[float, ElementBounds]) -> Iterator[Site]:
+def _find_sum_sites(touched: Collection[Value], facts: Facts) -> Iterator[Site]:
     """Yield for each sum over a mask which numbers are not counted: lengths follow from it."""
     for value in touched:
         if value.producer is not None and value.producer.operator in TOTALS:

@@ -108,9 +108,7 @@ def merged_decoders(main: Scope, cache: Sequence[CacheEntry]) -> Iterator[Merged
 
 def _read_merged_decoder(node: Node, past: set[Value]) -> MergedDecoder | None:
     condition = trace_condition(node)
-    if condition is None or not {"then_branch", "else_branch"} <= set(node.bodies):
-        return None
-    if branch_fault(node):
+    if condition is None or not {"then_branch", "else_branch"} <= set(node.bodies) or branch_fault(node):
         return None
     declared = hinted_type(condition.input)
     if declared is None or declared.dtype != TensorProto.BOOL:
@@ -119,8 +117,7 @@ def _read_merged_decoder(node: Node, past: set[Value]) -> MergedDecoder | None:
     readers = [name for name, body in branches.items() if past.intersection(count_captured_values(body))]
     if len(readers) != 1:
         return None
-    cache = readers[0]
-    first = "else_branch" if cache == "then_branch" else "then_branch"
+    cache, first = readers[0], "else_branch" if readers[0] == "then_branch" else "then_branch"
     zero = tuple(node.outputs[index] for index in zero_length_outputs(node.bodies[cache]) if index < len(node.outputs))
     return MergedDecoder(node, condition, cache, first, tuple(value for value in zero if value is not None))
 
@@ -225,9 +222,8 @@ class Roles:
         if role == "positions" and last == 2:  # in planes, as those of pictures are
             return PLANES[at]
         is_named = any("batch" in str(each) for each in dims)
-        if "batch" in str(dim) or (
-            at == 0 and not is_named and not ((last == 0 or role == "mask") and self._is_sequence(dim))
-        ):
+        may_be_sequence = last == 0 or role == "mask"
+        if "batch" in str(dim) or (at == 0 and not is_named and not (may_be_sequence and self._is_sequence(dim))):
             return "batch"
         if role == "mask" and at == 0 and any(dim in (_dims(past) or ()) for past in self.pasts):
             return "other"  # slots, which bundles have first
@@ -313,21 +309,20 @@ def find_roles(main: Scope) -> Roles:
     return Roles(inputs, outputs, cache, merged, states)
 
 
-def _find_states(
-    main: Scope, inputs: Mapping[Value, Role], outputs: Mapping[Value, Role], cache: Iterable[CacheEntry]
-) -> tuple[StateEntry, ...]:
+Found = Mapping[Value, Role]
+
+
+def _find_states(main: Scope, inputs: Found, outputs: Found, cache: Iterable[CacheEntry]) -> tuple[StateEntry, ...]:
     """Return the recurrent state of a model: inputs and outputs that are no tokens, masks, caches or logits.
 
     A model that takes nothing new besides, such as a part of the layers of a larger one, has none.
     """
-    paired = {value for entry in cache if entry.past and entry.present for value in (entry.past, entry.present)}
+    taken = {value for entry in cache if entry.past and entry.present for value in (entry.past, entry.present)}
     kinds = ("other", "past", "present", "encoder state", "image")
-    named = {value for value in inputs if IMAGE.search(value.name)}
+    taken |= {value for value in inputs if IMAGE.search(value.name)}
     inputs = {v: "other" if role == "positions" and _counts_on(v) else role for v, role in inputs.items()}
-    inputs_left, free = (
-        [v for v, role in roles.items() if role in kinds and v not in paired | named] for roles in (inputs, outputs)
-    )
-    states = recurrent_states(main, inputs_left, free, cache)
+    left, free = ([v for v, role in found.items() if role in kinds and v not in taken] for found in (inputs, outputs))
+    states = recurrent_states(main, left, free, cache)
     past = {entry.past for entry in states}
     is_fed = any(role not in (*MASKS, "positions", "past") and value not in past for value, role in inputs.items())
     return states if is_fed else ()
@@ -454,9 +449,7 @@ def _find_encoder_inputs(inputs: dict[Value, Role], cache: Iterable[CacheEntry])
     lengths = {dim for dim in cross - token_dims if isinstance(dim, str)}
     long = {value: role for value, role in inputs.items() if dim_at(value, 1) in lengths}
     masks = [value for value, role in long.items() if role == "mask" and declared_rank(value) == 2]
-    states = [
-        value for value, role in long.items() if role == "other" and declared_rank(value) == 3 and _is_float(value)
-    ]
+    states = [v for v, role in long.items() if role == "other" and declared_rank(v) == 3 and _is_float(v)]
     return inputs | dict.fromkeys(masks, OF_ENCODER["mask"]) | dict.fromkeys(states, OF_ENCODER["embeddings"])
 
 

@@ -154,13 +154,8 @@ def _of_reduction(facts: NodeFacts) -> Layout:
     return Layout({0: dims}, [_with_ones(dims, kinds)], kinds, None, axes, axes_input)
 
 
-def _of_running_sum(facts: NodeFacts) -> Layout:
-    dims, axes = facts.dims(0), facts.numbers(1)
-    return Layout({0: dims}, [dims], _mark_axes(len(dims), axes), None, axes, 1)
-
-
-def _of_squeeze(facts: NodeFacts) -> Layout:
-    """The data with its axes of 1, or the result with those that it gets."""
+def _at_named_axes(facts: NodeFacts) -> Layout:
+    """The data, of a Squeeze with its axes of 1, or the result with those that it gets."""
     axes, axes_input = _named_axes(facts, 1)
     dims = facts.output() if facts.node.is_op("Unsqueeze") else facts.dims(0)
     return Layout({0: dims}, [dims], _mark_axes(len(dims), axes), None, axes, axes_input)
@@ -259,8 +254,7 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("Concat", "Split"), _along_axis(0)),
     **dict.fromkeys(NORMALIZATIONS, _of_normalization),
     **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), _of_quantized),
-    **dict.fromkeys(("Squeeze", "Unsqueeze"), _of_squeeze),
-    "CumSum": _of_running_sum,
+    **dict.fromkeys(("CumSum", "Squeeze", "Unsqueeze"), _at_named_axes),
     "DynamicQuantizeLinear": _of_each_element,
     "Expand": _of_expand,
     "MatMul": _matmul_rule("MatMul"),

@@ -127,7 +127,7 @@ def _without_iterations(ctx: InferenceContext, value: Value, tensor: Tensor) -> 
 def _plain_state(tensor: Tensor) -> Tensor:
     """Return a state of which only dtype and dims are followed, and the common facts of the tensors of a sequence."""
     if isinstance(tensor, TensorSequence):
-        return tensor.without_items()
+        return TensorSequence(None, tensor.common, tensor.length)
     return Tensor(tensor.dtype, tensor.dims, None, tensor.reason or "it is the state of a loop")
 
 

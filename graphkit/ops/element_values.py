@@ -38,21 +38,6 @@ def cast_number(value: float, dtype: int) -> float | None:
     return ways.pop() if len(ways) == 1 or math.isnan(value) else None
 
 
-def extreme_number(function: Callable[[Sequence[float]], float], values: Sequence[float]) -> float | None:
-    """Return the least or the largest number; None beside NaN, and where the sign of a zero depends on the order."""
-    if any(value != value for value in values):
-        return None
-    found = function(values)
-    return None if len({math.copysign(1, value) for value in values if value == found}) > 1 else found
-
-
-def make_whole(function: Callable[[float], int], value: float) -> float:
-    """Return a number made whole by floor, ceil or round: of its own sign where it becomes 0."""
-    if not math.isfinite(value):
-        return value
-    return float(function(value)) or math.copysign(0.0, value)
-
-
 def is_negative_zero(value: float) -> bool:
     """Whether a number is -0."""
     return value == 0 and math.copysign(1, value) < 0
@@ -195,8 +180,10 @@ def _power_elements(args: tuple[Element, ...], dtype: int) -> Result:
 def _extreme_element(
     of_numbers: Callable[..., float], of_exprs: Callable[..., Expr], args: tuple[Element, ...], dtype: int
 ) -> Result:
-    if _are_numbers(args):
-        return extreme_number(of_numbers, args)
+    if _are_numbers(args):  # None beside NaN, and where the sign of a zero depends on the order
+        found = of_numbers(args)
+        signs = {math.copysign(1, value) for value in args if value == found}
+        return None if any(value != value for value in args) or len(signs) > 1 else found
     ratios = [ratio for arg in args if (ratio := Ratio.of(arg)) is not None]
     if len(ratios) < len(args):
         return None
@@ -231,8 +218,8 @@ def _sign_of_element(args: tuple[Element, ...], dtype: int) -> Result:
 
 def _round_element(function: Callable[[float], int], args: tuple[Element, ...], _dtype: int) -> Result:
     element = args[0]
-    if isinstance(element, float):
-        return make_whole(function, element)
+    if isinstance(element, float):  # which keeps its sign where it becomes 0
+        return (float(function(element)) or math.copysign(0.0, element)) if math.isfinite(element) else element
     if not isinstance(element, Ratio):
         return element
     if function is round:

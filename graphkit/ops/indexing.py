@@ -249,7 +249,6 @@ RULES: Mapping[str, Rule] = {
     "ScatterElements": infer_scatter,
 }
 
-
 MAX_BOUND = 1 << 40  # exporters write INT64_MAX for "to the end"
 
 

@@ -35,7 +35,6 @@ RULES: dict[str, Rule] = join_tables(
     tensor_creation.RULES,
 )
 
-
 SIGNATURE = "a rule takes an InferenceContext and returns a Tensor, or a list with one for each output of its node"
 Registered = TypeVar("Registered", bound=Rule)
 _forget: list[Callable[[], None]] = []

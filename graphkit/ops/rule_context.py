@@ -306,7 +306,7 @@ class InferenceContext(NodeView):
             self.note_fault(f"{what}: {left} is not {right}")
             return left
         self._must_equal(*without_common_factor(left, right, is_certain=False))
-        return min(left, right, key=_plainness_key)
+        return min(left, right, key=lambda each: (not is_known(each), each.constant is None, len(str(each))))
 
     def _must_equal(self, left: Expr, right: Expr) -> None:
         self.notes.equalities.append(Requirement(left, "==", right, self.node))
@@ -399,7 +399,3 @@ def _is_cut_of(cut: Expr, whole: Expr) -> bool:
     if not isinstance(atom, Call) or atom.op != "min" or whole not in atom.args or lower(whole) < 1:
         return False
     return all(lower(arg) >= 2 for arg in atom.args if arg != whole)
-
-
-def _plainness_key(expr: Expr) -> tuple[bool, bool, int]:
-    return not is_known(expr), expr.constant is None, len(str(expr))

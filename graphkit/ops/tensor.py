@@ -109,7 +109,11 @@ class Tensor:
     def values_text(self) -> str:
         """The elements, if it is a shape, or might be one: `[batch, 8, ...]`; "" where they are not known."""
         data = self.data if self.is_shape_like else None
-        return "" if data is None else without_huge_numbers(_data_text(data))
+        if data is None:
+            return ""
+        shown = [str(element) for element in data.ravel().tolist()[:8]]
+        text = ", ".join([*shown, "..."] if data.size > 8 else shown)
+        return without_huge_numbers(f"[{text}]" if data.ndim else text)
 
     @property
     def rank(self) -> int | None:
@@ -245,12 +249,6 @@ def scalar_integer(tensor: Tensor | None) -> Expr | None:
     return elements[0] if len(elements) == 1 and isinstance(elements[0], Expr) else None
 
 
-def _data_text(data: Array) -> str:
-    shown = [str(element) for element in data.ravel().tolist()[:8]]
-    text = ", ".join([*shown, "..."] if data.size > 8 else shown)
-    return f"[{text}]" if data.ndim else text
-
-
 def element_numbers(tensor: Tensor) -> npt.NDArray[Any] | None:
     """Return the elements of an integer tensor as an array of its dtype, None if some are not numbers."""
     if tensor.dtype not in INTEGERS or not tensor.may_have_data or (data := tensor.data) is None:
@@ -299,10 +297,6 @@ class TensorSequence(Tensor):
         for item in items:
             shared = common_facts(shared, Common(item.dtype, item.dims))
         return cls(items, shared, Expr.of(len(items)))
-
-    def without_items(self) -> TensorSequence:
-        """Return it without its single tensors, as the state of a loop."""
-        return TensorSequence(None, self.common, self.length)
 
     def is_like(self, other: Tensor) -> bool:
         """Whether as much is known of another one, single tensors apart."""
@@ -378,12 +372,7 @@ def _is_held(expr: Expr, least: int, most: int, bits: int, modest: Mapping[int, 
     """Whether an expression is within bounds at modest sizes, or at all where it has elements or few bits."""
     if bits not in modest:
         return lower(expr) >= least and upper(expr) <= most
-    return is_between(expr, least, most, USUAL if has_elements(expr) else modest[bits])
-
-
-def is_between(expr: Expr, least: int, most: int, size: int = USUAL) -> bool:
-    """Whether an expression is within bounds where no dim is above a size."""
-    low, high = bound_up_to(expr, size)
+    low, high = bound_up_to(expr, USUAL if has_elements(expr) else modest[bits])
     return least <= low and high <= most
 
 

@@ -114,7 +114,9 @@ class Shapes:
         if not isinstance(key, Expr):
             value, tensor = self.find(key), self[key]
             if tensor.dims is None:
-                return f"{tensor.reason}{_declared_hint(value)}"
+                declared = declared_type(value)  # a hint for the reader, on which nothing relies
+                told = f"{dtype_name(declared.dtype)} {shape_text(declared.dims)}" if declared is not None else ""
+                return f"{tensor.reason} (declared as {told})" if told else tensor.reason
             return "; ".join(dict.fromkeys(text for dim in tensor.dims if (text := self.reason(dim))))
         return "; ".join(f"{name}: {reason}" for name, reason in self.unknowns(key).items())
 
@@ -159,12 +161,6 @@ class Shapes:
         text = f"{value.name}: {self[value]}"
         reason = self.reason(value)
         return f"{text}, {_origin_text(value)}" + (f" ({reason})" if reason else "")
-
-
-def _declared_hint(value: Value) -> str:
-    """Return the declared type of a tensor as a hint for the reader. Nothing relies on it."""
-    declared = declared_type(value)
-    return "" if declared is None else f" (declared as {dtype_name(declared.dtype)} {shape_text(declared.dims)})"
 
 
 def _origin_text(value: Value) -> str:

@@ -30,6 +30,7 @@ from graphkit.symbolic.parse_dims import parse
 
 Place = tuple[str, int]  # an input, and an axis
 Group = tuple[Place, ...]  # dims of one name that are one symbol
+Groups = Mapping[str, Sequence[Group]]  # by the name
 DimNames = Literal["apart", "related", "named"]  # what texts tell of dims: nothing, or that they are equal
 OF_SEQUENCES: tuple[Role, ...] = (
     "tokens", "embeddings", "mask", "positions", "token types",
@@ -53,7 +54,7 @@ class DeclaredInputs:
     def of(
         cls,
         model: Model,
-        groups: Mapping[str, Sequence[Group]],
+        groups: Groups,
         names: Mapping[str, str] = MappingProxyType({}),
         taken: Mapping[str, Collection[Place]] = MappingProxyType({}),
         *,

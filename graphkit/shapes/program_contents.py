@@ -176,9 +176,7 @@ class _Keys:
 
 def _make_consumer(shapes: Shapes, node: Node, keys: _Keys) -> Consumer:
     read = [(index, name, node.inputs[index]) for index, name in value_inputs(node).items()]
-    reads = [
-        _make_read(shapes, keys(node, name), index, name, value) for index, name, value in read if value is not None
-    ]
+    reads = [_make_read(shapes, keys(node, name), at, name, value) for at, name, value in read if value is not None]
     outputs = [
         Output(keys(node, f"output.{index}"), index, value.name, known_dims(shapes[value]), shapes.reason(value))
         for index, value in enumerate(node.outputs)

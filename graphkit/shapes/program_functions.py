@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
@@ -22,8 +21,8 @@ from graphkit.symbolic.expr import Call, Expr, Monomial, Symbol
 MAX_SAFE = (1 << 53) - 1  # Number.MAX_SAFE_INTEGER; other readers that have doubles only round larger integers too
 
 
-class _Function(ABC):
-    """Writes the function of a program in a language.
+class _Function:
+    """Writes the function of a program in Python; in another language with other words.
 
     Attributes:
         template: The file of the function, in which names between @ stand for the parts that a program gives.
@@ -33,13 +32,12 @@ class _Function(ABC):
         checked, result: A line of the table of the inputs' dims, and of the result.
     """
 
-    template: str
-    statement: str
-    assignment: str
-    unknown: str
-    equal: str
-    checked: str
-    result: str
+    template = "program_function.py.txt"
+    statement = "    {}\n"
+    assignment = "    {} = {}\n"
+    unknown = "None"
+    equal = "=="
+    checked = result = "        {}: {},\n"
 
     def __init__(self, program: ProgramContents) -> None:
         self.program = program
@@ -48,25 +46,30 @@ class _Function(ABC):
         self.steps: dict[tuple[str, ...], str] = {}  # the variable of each operation
         self.failing: set[str] = set()  # variables that are unknown where a division by 0 leads to them
 
-    @abstractmethod
     def text(self, text: str) -> str:
         """Return a string in quotes."""
+        return ascii(text)
 
-    @abstractmethod
     def not_finite(self, value: float) -> str:
         """Return an infinity, or the number that is none."""
+        return f'float("{value}")'
 
-    @abstractmethod
     def operation(self, op: str, args: Sequence[str]) -> str:
         """Return an operation on variables and numbers: `+`, `*`, `//`, `%`, `min`, `max`, or a quotient of floats."""
+        if op in ("min", "max"):
+            return f"{op}({', '.join(args)})"
+        if op == "float32":
+            return f"single(single({args[0]}) / {args[1]})"
+        return f" {op.replace('float64', '/')} ".join(args).replace(" + -", " - ")
 
-    @abstractmethod
     def choice(self, unknown: Iterable[str], zero: str, otherwise: str) -> str:
         """Return an expression that is unknown where one of some variables is, or one is 0."""
+        conditions = [*(f"{each} is None" for each in unknown), *([f"{zero} == 0"] if zero else [])]
+        return f"None if {' or '.join(conditions)} else {otherwise}"
 
-    @abstractmethod
     def sequence(self, items: Sequence[str]) -> str:
         """Return a list of some items."""
+        return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
     def whole(self, model: str) -> str:
         """Return the text of the function, with the name of the model in quotes."""
@@ -196,35 +199,6 @@ def _range_words(source: Source) -> str:
     return f"{least} to {most}" if math.isfinite(least) else f"at most {most}"
 
 
-class _Python(_Function):
-    template = "program_function.py.txt"
-    statement = "    {}\n"
-    assignment = "    {} = {}\n"
-    unknown = "None"
-    equal = "=="
-    checked = result = "        {}: {},\n"
-
-    def text(self, text: str) -> str:
-        return ascii(text)
-
-    def not_finite(self, value: float) -> str:
-        return f'float("{value}")'
-
-    def choice(self, unknown: Iterable[str], zero: str, otherwise: str) -> str:
-        conditions = [*(f"{each} is None" for each in unknown), *([f"{zero} == 0"] if zero else [])]
-        return f"None if {' or '.join(conditions)} else {otherwise}"
-
-    def sequence(self, items: Sequence[str]) -> str:
-        return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
-
-    def operation(self, op: str, args: Sequence[str]) -> str:
-        if op in ("min", "max"):
-            return f"{op}({', '.join(args)})"
-        if op == "float32":
-            return f"single(single({args[0]}) / {args[1]})"
-        return f" {op.replace('float64', '/')} ".join(args).replace(" + -", " - ")
-
-
 class _JavaScript(_Function):
     template = "program_function.js"
     statement = "  {};\n"
@@ -268,7 +242,7 @@ class _JavaScript(_Function):
 
 def python_function(program: ProgramContents) -> str:
     """Return the text of a Python module."""
-    return _Python(program).whole(ascii(program.model))
+    return _Function(program).whole(ascii(program.model))
 
 
 def javascript_function(program: ProgramContents, export: bool = False) -> str:

@@ -5,7 +5,7 @@ That is where a name tells something. Dims of one name that no node relates may 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from itertools import combinations
 
@@ -15,16 +15,14 @@ from graphkit.model import Model
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer_from
 from graphkit.shapes.inferred_shapes import Shapes
-from graphkit.shapes.input_dims import DeclaredInputs, Group, Place
+from graphkit.shapes.input_dims import DeclaredInputs, Group, Groups, Place
 from graphkit.symbolic.expr import Call, Expr, TooComplexError
 
 # The dims of whose inputs go together in other ways.
 APART = (MOVING - {"Concat"}) | operator_set("Einsum Gemm MatMul OneHot")
 
 
-def related_groups(
-    model: Model, groups: Mapping[str, Sequence[Group]], apart: Collection[Group]
-) -> dict[str, list[Group]]:
+def related_groups(model: Model, groups: Groups, apart: Collection[Group]) -> dict[str, list[Group]]:
     """Return groups of dims of one name, joined where a node relates them, but for those that are to stay apart."""
     declared = DeclaredInputs.of(model, groups)
     symbols = {declared.at(group[0]): (name, group in apart) for name, parts in groups.items() for group in parts}

@@ -147,9 +147,7 @@ def _integer_tree(value: int) -> Tree:
 
 
 def _term_tree(monomial: Monomial, factor: int) -> Tree:
-    atoms = [
-        each.name if isinstance(each, Symbol) else [each.op, *map(_expression_tree, each.args)] for each in monomial
-    ]
+    atoms = [x.name if isinstance(x, Symbol) else [x.op, *map(_expression_tree, x.args)] for x in monomial]
     factors = atoms if factor == 1 and atoms else [_integer_tree(factor), *atoms]
     return factors[0] if len(factors) == 1 else ["*", *factors]
 

@@ -302,10 +302,7 @@ def modulo(dividend: Value, divisor: Value) -> Expr:
     Raises:
         ZeroDivisionError: The divisor is 0.
     """
-    return _remainder(Expr.of(dividend), Expr.of(divisor))
-
-
-def _remainder(dividend: Expr, divisor: Expr) -> Expr:
+    dividend, divisor = Expr.of(dividend), Expr.of(divisor)
     if divisor.constant is None and not is_nonzero(divisor):
         return Expr.from_atom(Call("%", (dividend, divisor))) if dividend.terms else dividend
     return dividend - divisor * _floor_div(dividend, divisor)

@@ -189,14 +189,11 @@ class _Collector:
     def tensor(self, value: Value) -> Tensor:
         """Return the known facts of a value at all sizes at which the nodes before its own run."""
         if value not in self.tensors:
-            self.tensors[value] = self._tensor(value)
+            first = self.shapes.first.get(value)
+            if first is None or not first.is_known or (first.may_have_data and not _is_known_data(first)):
+                first = self.shapes.table.get(value) or first or unknown_tensor("nothing leads to it")
+            self.tensors[value] = first
         return self.tensors[value]
-
-    def _tensor(self, value: Value) -> Tensor:
-        first = self.shapes.first.get(value)
-        if first is not None and first.is_known and (not first.may_have_data or _is_known_data(first)):
-            return first
-        return self.shapes.table.get(value) or first or unknown_tensor("nothing leads to it")
 
     def view(self, node: Node) -> NodeView | None:
         """Return a view of a node for its rule; None if an attribute comes from a function's call."""

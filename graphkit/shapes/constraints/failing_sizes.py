@@ -244,16 +244,15 @@ class _Search:
 
     def _fails_above(self, index: int, dims: Assignment, changed: tuple[str, ...]) -> bool:
         """Whether all larger sizes fail, with the other symbols unchanged, smaller or larger."""
+        if len(changed) > 1:
+            return False
         name = changed[0]
         larger = {symbol: 64 * (size + ABOVE[-1]) for symbol, size in dims.items()}  # beside a size that is far less
         smaller = {symbol: int(self.grid.symbols[symbol].lower) for symbol in dims}
         above = [self.with_size(dims, name, dims[name] + step) for step in ABOVE]
         around = [self.with_size(symbol, name, 4 * dims[name] + ABOVE[-1]) for symbol in (larger, smaller)]
-        return (
-            len(changed) == 1
-            and bool(self.grid.bad(above).any(axis=0).all())
-            and bool(self.grid.bad(around, [self.grid.shared[index]]).all())
-        )
+        fails = self.grid.bad(above).any(axis=0).all()
+        return bool(fails and self.grid.bad(around, [self.grid.shared[index]]).all())
 
 
 def sizes_that_run(model: Model, names: Collection[str]) -> dict[str, int]:

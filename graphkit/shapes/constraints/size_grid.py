@@ -32,6 +32,8 @@ MAX_NUMBERS = 24  # taken from expressions
 MAX_CANDIDATES = 4096
 PAIRED = 8  # sizes of each symbol that are tried together with those of another one
 Sizes = Mapping[str, Sequence[int]]  # to try, by symbol
+Symbols = Mapping[str, Symbol]
+Ties = Mapping[str, Expr]  # symbols that follow from others if every node is to run
 
 
 def free_symbols(exprs: Iterable[Expr]) -> dict[str, Symbol]:
@@ -39,7 +41,7 @@ def free_symbols(exprs: Iterable[Expr]) -> dict[str, Symbol]:
     return {symbol.name: symbol for expr in exprs for symbol in expr.walk_symbols()}
 
 
-def ties_of(preconditions: Iterable[Precondition], symbols: Mapping[str, Symbol]) -> dict[str, Expr]:
+def ties_of(preconditions: Iterable[Precondition], symbols: Symbols) -> dict[str, Expr]:
     """Return the symbols that follow from others if every node is to run: `total` is `past + sequence`."""
     ties: dict[str, Expr] = {}
     for precondition in preconditions:
@@ -70,7 +72,7 @@ def _solved_symbols(left: Expr, right: Expr) -> Iterator[tuple[str, Expr]]:
                     yield from _solved_symbols(arg, opposite)
 
 
-def with_ties(assignment: Assignment, ties: Mapping[str, Expr]) -> dict[str, int]:
+def with_ties(assignment: Assignment, ties: Ties) -> dict[str, int]:
     """Return an assignment with the symbols that follow from it."""
     result = dict(assignment)
     if ties:
@@ -78,9 +80,7 @@ def with_ties(assignment: Assignment, ties: Mapping[str, Expr]) -> dict[str, int
     return result
 
 
-def size_pools(
-    preconditions: Iterable[Precondition], symbols: Mapping[str, Symbol], ties: Mapping[str, Expr]
-) -> dict[str, list[int]]:
+def size_pools(preconditions: Iterable[Precondition], symbols: Symbols, ties: Ties) -> dict[str, list[int]]:
     """Return the sizes to try for each symbol: small ones, usual ones, and those next to numbers in expressions.
 
     A symbol that is in no precondition has none: its size makes no difference.
@@ -115,9 +115,7 @@ def _numbers_in(expr: Expr) -> Iterator[int]:
                     yield from _numbers_in(arg)
 
 
-def candidate_sizes(
-    base: Assignment, sizes: Sizes, ties: Mapping[str, Expr], symbols: Mapping[str, Symbol]
-) -> list[dict[str, int]]:
+def candidate_sizes(base: Assignment, sizes: Sizes, ties: Ties, symbols: Symbols) -> list[dict[str, int]]:
     """Return assignments that differ from a base in one or two symbols, and in the symbols that follow from these."""
     free = [name for name in base if name not in ties and sizes[name]]
     others = [(name, size) for name in free for size in sizes[name] if size != base[name]]
@@ -128,16 +126,13 @@ def candidate_sizes(
         assignments += [with_ties({**base, first: one, second: other}, ties) for one, other in product(*few)]
         if len(assignments) > MAX_CANDIDATES:
             break
-    return [assignment for assignment in assignments if _is_legal(assignment, symbols)]
+    ends = {name: (symbol.lower, symbol.upper) for name, symbol in symbols.items()}
+    return [one for one in assignments if all(ends[name][0] <= size <= ends[name][1] for name, size in one.items())]
 
 
-def broken_sizes(base: Assignment, sizes: Sizes, ties: Mapping[str, Expr]) -> list[dict[str, int]]:
+def broken_sizes(base: Assignment, sizes: Sizes, ties: Ties) -> list[dict[str, int]]:
     """Return assignments in which one symbol does not follow from the others: mistakes that a caller can make."""
     return [{**base, name: size} for name in ties for size in sizes[name] if size != base[name]]
-
-
-def _is_legal(assignment: Assignment, symbols: Mapping[str, Symbol]) -> bool:
-    return all(symbols[name].lower <= size <= symbols[name].upper for name, size in assignment.items())
 
 
 MAX_VISITS = 4096  # sizes looked at for dims at which all is well
@@ -153,9 +148,7 @@ class Grid:
         ties: Symbols that follow from others if every node is to run.
     """
 
-    def __init__(
-        self, shared: Sequence[SharedPrecondition], symbols: Mapping[str, Symbol], least: Assignment | None = None
-    ) -> None:
+    def __init__(self, shared: Sequence[SharedPrecondition], symbols: Symbols, least: Assignment | None = None) -> None:
         self.least = least or {}
         preconditions = [place.precondition for place in shared]
         self.shared, self.symbols = shared, symbols
