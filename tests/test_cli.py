@@ -104,6 +104,7 @@ def test_a_report_is_text(run: Run) -> None:
     assert lines == report(load(EXAMPLE), ReportOptions(only=("architecture",))).to_text().splitlines()
 
 
+@pytest.mark.cases("markdown")
 @pytest.mark.parametrize("format", ["markdown", "json", "html"])
 def test_a_report_in_another_format(run: Run, format: str) -> None:
     expected = getattr(report(load(EXAMPLE), ReportOptions(only=("architecture",))), f"to_{format}")()
@@ -189,6 +190,7 @@ def test_hash_reaches_the_report(run: Run) -> None:
     assert made["summary"]["tied"] == []
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     ("suffix", "format"),
     [

@@ -52,6 +52,7 @@ def test_strict_fails_on_faults_and_not_on_notes(run: Run) -> None:
     assert run(CAUSAL, "--strict")[::2] == (0, "")
 
 
+@pytest.mark.cases("merged-if, kv-cache-2", "zero-length-kv-1")
 @pytest.mark.parametrize(
     ("kinds", "count"),
     [("merged-if", 1), ("zero-length-kv", 1), ("merged-if, kv-cache", 2), ("hazards", 2), ("fit,never-runs", 0)],
@@ -274,6 +275,7 @@ def with_odd_findings(plain: Any) -> None:
     plain["findings"] = [1]
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [

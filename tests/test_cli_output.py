@@ -39,6 +39,7 @@ def test_every_command_writes_a_file() -> None:
 STARTS = {"out.md": "# ", "out.html": "<!DOCTYPE html>", "out.json": "{", "out.txt": "", "out": ""}
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("name", STARTS)
 @pytest.mark.parametrize("arguments", [("shapes", EXAMPLE), ("targets",), ("shapes", EXAMPLE, "--why", "logits")])
 def test_the_suffix_of_the_file_says_the_format(

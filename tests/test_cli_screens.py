@@ -48,6 +48,7 @@ def test_options_for_servers_and_times_are_for_commands_that_read_models(run: Ru
         assert not any(word in out for word in ("--timeout", "--download", "--no-cache", "--memory"))
 
 
+@pytest.mark.cases("providers", "targets", "compare", "report example:merged")
 @pytest.mark.parametrize(
     "words",
     [

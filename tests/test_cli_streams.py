@@ -37,6 +37,7 @@ def started(*arguments: object, stdout: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=stdout, stderr=subprocess.PIPE)
 
 
+@pytest.mark.cases("--help")
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full device here")
 @pytest.mark.parametrize("arguments", commands(REPORT, HELP))
 def test_a_full_disk_is_one_line(arguments: tuple[str, ...]) -> None:
@@ -47,6 +48,7 @@ def test_a_full_disk_is_one_line(arguments: tuple[str, ...]) -> None:
     assert errors.decode() == ("Error: the output cannot be written: No space left on device - check where it goes\n")
 
 
+@pytest.mark.cases("--help")
 @pytest.mark.skipif(os.name != "posix", reason="pipes are those of POSIX")
 @pytest.mark.parametrize("arguments", commands(PROGRAM, HELP))
 def test_a_reader_that_is_gone_ends_it_quietly(arguments: tuple[str, ...]) -> None:
@@ -83,6 +85,7 @@ main()
 """
 
 
+@pytest.mark.cases("fold-SIGINT-130")
 @pytest.mark.skipif(os.name != "posix", reason="signals are those of POSIX")
 @pytest.mark.parametrize(("command", "name", "code"), [("fold", "SIGINT", 130), ("split-merged", "SIGTERM", 143)])
 def test_a_signal_leaves_nothing_behind(command: str, name: str, code: int, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("COLUMNS", "80")
 
 
+@pytest.mark.cases(10)
 @pytest.mark.parametrize("name", QUICK)
 def test_quick_blocks_of_a_page_run_and_print_what_is_shown(name: str) -> None:
     run_page(name, [block for block in PAGES[name] if not block.is_slow])

@@ -46,6 +46,7 @@ KINDS = pytest.mark.parametrize("make", [as_proto, as_ir, ONNXProgram], ids=["on
 Make = Callable[[onnx.ModelProto], object]
 
 
+@pytest.mark.cases("interface-onnx", "origins-torch", "kv_cache-onnx_ir")
 @KINDS
 @pytest.mark.parametrize(
     "function", [graphkit.interface, graphkit.kv_cache, graphkit.origins], ids=lambda function: function.__name__
@@ -72,6 +73,7 @@ def test_a_model_in_memory_comes_back_as_it_was(make: Make, proto: onnx.ModelPro
         assert back == proto
 
 
+@pytest.mark.cases("onnx_ir")
 @pytest.mark.parametrize(
     "make",
     [as_proto, as_ir, pytest.param(ONNXProgram, marks=pytest.mark.slow)],  # which is one of onnx_ir, wrapped

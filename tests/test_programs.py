@@ -73,6 +73,7 @@ def test_the_pass_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert step.name() == "div-to-mul"
 
 
+@pytest.mark.slow
 def test_a_merged_decoder_is_split_and_generates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program("split_and_generate", "example:merged-decoder", tmp_path, 5, 7, 2)
     assert capsys.readouterr().out == (

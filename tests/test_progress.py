@@ -56,6 +56,7 @@ WORK: dict[str, tuple[str, Work]] = {
 }
 
 
+@pytest.mark.cases("fold", "lower")
 @pytest.mark.parametrize("name", WORK)
 def test_the_shares_of_a_workflow_grow_from_its_beginning_to_its_end(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -27,6 +27,7 @@ def public_functions() -> list[Callable[..., object]]:
     return list(found.values())
 
 
+@pytest.mark.cases(24)
 @pytest.mark.parametrize("function", public_functions(), ids=lambda function: function.__name__)
 def test_a_public_function_says_what_it_returns_and_shows_an_example_that_runs(
     function: Callable[..., object],

@@ -43,6 +43,7 @@ def test_every_report_is_committed_in_both_formats() -> None:
     assert sorted(f"{name}{suffix}" for name in SCRIPT.NAMES for suffix in WRITERS) == FILES
 
 
+@pytest.mark.cases("opus-mt")
 @pytest.mark.parametrize("name", params(SCRIPT.NAMES, slow=SLOW))
 def test_a_report_is_what_its_model_gives_now(name: str) -> None:
     made = SCRIPT.made(name)

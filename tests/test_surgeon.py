@@ -45,6 +45,7 @@ def test_there_and_back_keeps_what_graphsurgeon_drops() -> None:
     assert list(after.graph.quantization_annotation) == list(source.graph.quantization_annotation)
 
 
+@pytest.mark.cases("causal-attention")
 @pytest.mark.parametrize("name", ["merged-decoder", "causal-attention"])
 def test_there_and_back_gives_the_same_numbers(name: str) -> None:
     model = load(f"example:{name}", threshold=1 << 30)

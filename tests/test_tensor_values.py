@@ -83,6 +83,7 @@ def is_same(array: np.ndarray | None, expected: np.ndarray) -> bool:
     )
 
 
+@pytest.mark.cases(22)
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=TensorProto.DataType.Name)
 def test_each_field_is_read_as_onnxruntime_reads_it(dtype: int, reader: Callable[[TensorProto], ModelProto]) -> None:

@@ -17,6 +17,7 @@ def told(graph: str, opset: int = 17) -> Architecture:
     return architecture(Model.from_proto(onnx.parser.parse_model(f"{header} {graph}")))
 
 
+@pytest.mark.cases(9)
 @pytest.mark.parametrize(
     ("model", "role"),
     [
@@ -52,6 +53,7 @@ def test_the_role_of_a_real_model(model: str, role: str, real_model: RealModel) 
     assert architecture(real_model(model)).role == role
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize(
     ("model", "layers", "heads", "kv_heads", "head_dim", "vocabulary"),
     [

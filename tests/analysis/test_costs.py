@@ -284,6 +284,7 @@ def test_a_graph_of_thousands_of_nodes_takes_about_a_second() -> None:
     assert time.process_time() - before < 30  # 2 s on a fast core
 
 
+@pytest.mark.slow
 def test_everything_in_memory_at_once_takes_bounded_time() -> None:
     relus = [onnx.helper.make_node("Softmax", ["x"], [f"v{n}"]) for n in range(20_000)]
     nodes = [*relus, onnx.helper.make_node("Sum", [f"v{n}" for n in range(20_000)], ["y"])]

@@ -168,6 +168,7 @@ EXPECTED: dict[str, tuple[tuple[str, str], ...]] = {
 }
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("name", EXPECTED)
 def test_hazards_of_real_exports(name: str, real_model: RealModel) -> None:
     found = hazards(real_model(name))

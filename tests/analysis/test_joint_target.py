@@ -46,6 +46,7 @@ def test_it_names_all_others() -> None:
     assert tuple(target.name for target in load_target("generic-npu").others) == OTHERS
 
 
+@pytest.mark.cases("llama-int4/model")
 @pytest.mark.parametrize("name", MODELS)
 def test_it_refuses_what_any_of_the_others_refuses_of_a_real_model(name: str, real_model: RealModel) -> None:
     check(real_model(name))

@@ -131,6 +131,7 @@ def test_a_decoder_with_past_does_not_give_the_encoder_kv(
     ]
 
 
+@pytest.mark.cases("whisper-tiny/decoder_model_merged-1-4", "marian-tiny/decoder_model_merged-5-12")
 @pytest.mark.parametrize(
     ("model", "last", "count"),
     [

@@ -189,6 +189,7 @@ COMMANDED = {
 }
 
 
+@pytest.mark.cases("loop-greedy", "bshd")
 @pytest.mark.parametrize("name", COMMANDED)
 def test_every_command_runs(
     model_file: Callable[[str], Path], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

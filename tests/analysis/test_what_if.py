@@ -169,6 +169,7 @@ def test_the_merged_example() -> None:
     assert removes(found)["batch_size"] == 106
 
 
+@pytest.mark.cases("bert-fill-mask", "stacked")
 @pytest.mark.parametrize("name", params(FROZEN, ["detr-resnet-50/model_quantized"]))
 def test_as_many_vanish_as_when_the_dims_are_really_frozen(name: str, real_model: RealModel) -> None:
     found = real_model(name)

@@ -217,6 +217,7 @@ BROKEN: dict[str, tuple[Callable[[Plain], None], str]] = {
 }
 
 
+@pytest.mark.cases(26)
 @pytest.mark.parametrize("case", BROKEN)
 def test_what_is_no_bundle_is_an_error(case: str, plain: Plain, tmp_path: Path) -> None:
     change, message = BROKEN[case]
@@ -233,6 +234,7 @@ def test_what_is_no_object_is_an_error(text: str, tmp_path: Path) -> None:
         read_bundle(tmp_path / "bundle.json")
 
 
+@pytest.mark.cases("causal", "window")
 @pytest.mark.parametrize("name", params(NAMES, slow=["marian-tiny"]))
 def test_a_bundle_comes_back_as_it_was(name: str, bundle_of: BundleOf, tmp_path: Path) -> None:
     contract = read_bundle(bundle_of(name) / "bundle.json")
@@ -273,6 +275,7 @@ UNFIT: dict[str, Callable[[Plain], None]] = {
 }  # fmt: skip
 
 
+@pytest.mark.cases(9)
 @pytest.mark.parametrize("case", UNFIT)
 def test_what_is_no_bundle_does_not_fit_the_schema(case: str, plain: Plain) -> None:
     UNFIT[case](plain)

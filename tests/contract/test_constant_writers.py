@@ -377,12 +377,14 @@ def test_names_come_back_from_a_c_program(tmp_path: Path) -> None:
     assert printed.decode().split("\0")[:-1] == names
 
 
+@pytest.mark.slow
 def test_the_host_in_cpp_compiles_where_there_are_no_tables_and_no_states(tmp_path: Path) -> None:
     (tmp_path / "contract.h").write_text(WRITERS["c"](empty()))
     program = Path(__file__).parents[2] / "examples" / "host-cpp" / "replay.cpp"
     compiled(["c++", "-std=c++17", "-Wall", "-Werror", "-fsyntax-only", "-I", str(tmp_path), str(program)], tmp_path)
 
 
+@pytest.mark.cases(12)
 @pytest.mark.parametrize("language", EXPECTED)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_code_is_ascii_and_no_name_stands_outside_of_a_literal_or_comment(language: str, name: str) -> None:

@@ -107,6 +107,7 @@ def lowered(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 TEXTS = {"marian-tiny": [5, 6, 7], "t5-tiny": [9], "whisper": [], "gpt2": [], "gemma3": [], "qwen2-tiny": []}
 
 
+@pytest.mark.cases("qwen2-tiny")
 @pytest.mark.parametrize("name", params(TEXTS, slow=["marian-tiny", "t5-tiny", "gemma3", "gpt2"]))
 def test_a_decoder_gets_what_the_reference_host_feeds(name: str, lowered: Callable[[str], Path]) -> None:
     """From the first token to the last place, where a state has no slot for what is new."""
@@ -132,6 +133,7 @@ def test_any_end_token_ends_it(tmp_path: Path) -> None:
     assert f"| `end` | 249, {second} |" in (tmp_path / "ended" / "HOST.md").read_text()
 
 
+@pytest.mark.cases("ids0-clip by its end", "ids1-clip by its end")
 @pytest.mark.parametrize("name", ["clip", "clip by its end"])
 @pytest.mark.parametrize("ids", [[5], [97, 8, 98, 8], [98, 3, 98, 7, 7, 90, 98]])
 def test_a_text_encoder_gets_what_the_reference_host_feeds(

@@ -158,6 +158,7 @@ def test_a_typescript_compiler_takes_modules(every: Mapping[str, Constants], tmp
     compiled(["tsc", "--strict", "--noEmit", "--target", "es2020", *(f"{name}.ts" for name in every)], tmp_path)
 
 
+@pytest.mark.slow
 def test_a_cpp_compiler_takes_the_loop(every: Mapping[str, Constants], tmp_path: Path) -> None:
     (tmp_path / "loop.cpp").write_text(write_plain("c", every["pair"], has_loop=True))
     compiled(["c++", "-std=c++17", "-Wall", "-Werror", "-fsyntax-only", "-I", str(DECLARATIONS), "loop.cpp"], tmp_path)
@@ -176,6 +177,7 @@ def rust_program() -> str:
     return next(block.text for block in blocks(page) if block.language == "rust")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("language", "name"),
     [("rust", "pair"), *(pytest.param(*case, marks=pytest.mark.slow) for case in COMPILED)],
@@ -203,6 +205,7 @@ def test_the_loops_of_compilers_give_the_tokens_of_that_in_python(
     assert said.split() == list(map(str, expected))
 
 
+@pytest.mark.cases("typescript", "python")
 @pytest.mark.parametrize("language", PLAIN)
 def test_code_is_ascii_with_brackets_in_pairs_and_no_name_outside_of_a_literal_or_comment(
     language: str, every: Mapping[str, Constants]
@@ -239,6 +242,7 @@ def rows_of(case: dict[str, object]) -> Iterator[tuple[list[int], list[int]]]:
         yield row[mask == 1].tolist(), tokens[: tokens.index(END) + 1] if END in tokens else tokens
 
 
+@pytest.mark.cases("lfm2-models", "mamba2-bundle")
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -261,6 +265,7 @@ def test_the_loop_gives_the_tokens_of_pytorch(name: str, kind: str, tmp_path: Pa
             assert loop.generate(prompt, source, case["tokens"].shape[1])[: len(expected)] == expected
 
 
+@pytest.mark.cases("causal")
 @pytest.mark.parametrize("name", ["causal", "window", pytest.param("marian-tiny", marks=pytest.mark.slow)])
 def test_the_program_prints_the_tokens_of_the_bundle(
     name: str, bundle_of: Callable[[str], Path], tmp_path: Path, run: Run

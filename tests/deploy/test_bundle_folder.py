@@ -28,6 +28,7 @@ from graphkit.passes.state.update_cache_in_place import Update
 BundleOf = Callable[[str], Path]
 
 
+@pytest.mark.slow
 def test_an_encoder_decoder_is_two_methods_over_one_state(bundle_of: BundleOf) -> None:
     folder = bundle_of("marian-tiny")
     contract = read_bundle(folder / "bundle.json")
@@ -63,6 +64,7 @@ def test_a_cache_that_is_moved_before_it_grows_is_declined_with_a_way_out(
         bundle_folder(model_file(f"cache-styles/{name}"), tmp_path / "out", BundleOptions(max_cache=32, dry_run=True))
 
 
+@pytest.mark.cases("causal-scatter-nd")
 @pytest.mark.parametrize(
     ("mask", "update"),
     [
@@ -82,6 +84,7 @@ def test_dims_may_have_automatic_names(mask: str, update: Update, tmp_path: Path
     assert (past.batch, past.axis) == ((0, 2) if update == "tensor-scatter" else (1, 0))
 
 
+@pytest.mark.cases("marian-tiny")
 @pytest.mark.parametrize("name", ["marian-tiny", "causal", "window"])
 def test_a_step_neither_joins_nor_repeats_state(name: str, bundle_of: BundleOf, tmp_path: Path) -> None:
     """Neither in the graph nor in what onnxruntime makes of it."""
@@ -147,6 +150,7 @@ LATER = LATER.replace("Identity (k)", 'Concat <axis = 2> ("past_key_values.0.dec
 LATER = LATER.replace("Unsqueeze (encoder_hidden_states, one)", 'Identity ("past_key_values.0.encoder.key")')
 
 
+@pytest.mark.cases("tensor-scatter")
 @pytest.mark.parametrize("update", ["tensor-scatter", "scatter-nd"])
 def test_a_mask_of_the_decoder_is_kept_from_the_first_step_on(update: Update, tmp_path: Path) -> None:
     """Beside that of the encoder, and proven with padding."""

@@ -197,6 +197,7 @@ def described(export: Path, initial: str = "") -> Path:
     return export
 
 
+@pytest.mark.cases("-1e38")
 @pytest.mark.parametrize("value", ["-1e38", "0.25", "2"])
 def test_an_initial_value_is_honoured(export: Path, value: str) -> None:
     report = made(described(export, value))
@@ -346,6 +347,7 @@ def hybrid() -> onnx.ModelProto:
     return proto
 
 
+@pytest.mark.cases("True")
 @pytest.mark.parametrize("is_described", [False, True])
 def test_a_cache_beside_other_state_is_proven(tmp_path: Path, is_described: bool) -> None:
     source = saved(hybrid(), tmp_path / "export")

@@ -117,6 +117,7 @@ def test_a_size_that_depends_on_values_is_declined_with_the_reason(tmp_path: Pat
         bundle_folder(export, tmp_path / "out", replace(OPTIONS, max_source=16))
 
 
+@pytest.mark.slow
 def test_dims_of_a_cache_whose_names_are_numbers_are_what_nodes_need(tmp_path: Path) -> None:
     """As transformers 5 declares them: heads and width of the past are names, those of the present numbers."""
     export = unpacked("qwen2-tiny", tmp_path / "model")

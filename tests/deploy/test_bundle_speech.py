@@ -105,6 +105,7 @@ def test_a_decoder_that_needs_a_mask_as_long_as_the_states_is_declined(tmp_path:
     )
 
 
+@pytest.mark.slow
 def test_a_source_at_which_the_export_does_not_run_is_one_clear_error(tmp_path: Path) -> None:
     """Its windows of 4 states need 7 frames: the proof keeps to such, the contract says so, and so does the host."""
     source, folder = speech(tmp_path / "export", normalized_over_windows_of(4)), tmp_path / "bundle"

@@ -70,6 +70,7 @@ def test_a_vision_model_is_called_what_it_is(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "out").glob("*.onnx")] == ["vision.onnx"]
 
 
+@pytest.mark.cases("7-7")
 @pytest.mark.parametrize(("asked", "expected"), [(None, 16), (7, 7), (16, 16)])
 def test_slots_are_as_many_as_the_model_has_positions(asked: int | None, expected: int, tmp_path: Path) -> None:
     folder = saved(decoder(FILLED), tmp_path / "model")  # its table of positions has 16 rows

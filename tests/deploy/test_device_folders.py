@@ -47,6 +47,7 @@ def lowered(export: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @needs_empty
 def test_a_folder_of_which_no_node_is_on_the_device_is_not_tested(export: Path, bundle: Path, lowered: Path) -> None:
     for folder in (bundle, lowered):

@@ -194,6 +194,7 @@ def check(run: Run, export: Path, folder: Path, documents: Iterator[Plain]) -> i
     return count
 
 
+@pytest.mark.cases("described-0", "recurrent-0")
 @pytest.mark.usefixtures("made_once")
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("maker", QUICK)

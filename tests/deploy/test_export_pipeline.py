@@ -33,6 +33,7 @@ def export(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slots", [10, pytest.param(SLOTS, marks=pytest.mark.slow)])
 def test_a_bundle_gives_the_tokens_of_pytorch(slots: int, export: Path, tmp_path: Path) -> None:
     """As many as there are slots for, which is all of them in the larger bundle."""

@@ -161,6 +161,7 @@ def test_caches_of_other_names_get_names_by_layer(qwen: Path, tmp_path: Path) ->
     assert inputs >= {f"past_key_values.{layer}.key" for layer in range(2)}
 
 
+@pytest.mark.slow
 def test_the_encoder_of_whisper_gives_the_cache_of_the_cross_attention_and_is_proven(
     whisper: Path, tmp_path: Path
 ) -> None:
@@ -278,6 +279,7 @@ def test_the_command_says_how_to_load_the_folder(
     assert "onnxruntime_genai.Model(" in printed
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("name", "reason"),
     [

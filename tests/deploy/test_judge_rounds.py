@@ -79,6 +79,7 @@ def test_a_node_that_no_pass_removes_is_named(lowered: Callable[..., LowerReport
     assert read_contract(tmp_path / "out" / "contract.json").options.passes == ("neg-to-mul",)
 
 
+@pytest.mark.cases("later1")
 @pytest.mark.parametrize("later", [pytest.param(("Mul", "MatMul"), marks=pytest.mark.slow), ("Softmax",), ("all",)])
 def test_models_that_a_judge_takes_less_of_are_not_kept(
     later: Collection[str], lowered: Callable[..., LowerReport], tmp_path: Path

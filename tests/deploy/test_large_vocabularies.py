@@ -104,6 +104,7 @@ def slow(*values: object) -> object:
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "slots"), [(32_000, 2_048), slow(128_256, 4_096)])
 def test_a_bundle_of_many_words_is_proven(words: int, slots: int, tmp_path: Path) -> None:
     export = saved(decoder(words=words, positions=slots), tmp_path / "export")
@@ -116,6 +117,7 @@ def test_a_bundle_of_many_words_is_proven(words: int, slots: int, tmp_path: Path
     assert generated(tmp_path / "out", export) == greedy(export, NEW, IDS)
 
 
+@pytest.mark.cases("report-")
 @pytest.mark.parametrize(
     ("command", "says"),
     [

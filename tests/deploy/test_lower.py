@@ -190,6 +190,7 @@ def replay(lowered: tuple[Path, Path, LowerReport]) -> Path:
     return compiled(lowered[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [4, *(pytest.param(length, marks=pytest.mark.slow) for length in (1, 6))])
 def test_the_host_in_cpp_feeds_the_same_bytes(
     length: int, lowered: tuple[Path, Path, LowerReport], replay: Path, tmp_path: Path

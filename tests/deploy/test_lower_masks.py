@@ -122,6 +122,7 @@ def test_a_wrong_polarity_fails_the_proof(name: str, monkeypatch: pytest.MonkeyP
     assert not passed(lowered(name, tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "strides"), [("parakeet", (1, 2, 4)), pytest.param("seamless", (1, 8), marks=pytest.mark.slow)]
 )
@@ -197,6 +198,7 @@ SPELLINGS: dict[str, tuple[str, str, Callable[[np.ndarray], np.ndarray]]] = {
 }
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(("dtype", "nodes", "made"), SPELLINGS.values(), ids=SPELLINGS)
 def test_a_text_is_padded_by_any_spelling_of_its_mask(
     dtype: str, nodes: str, made: Callable[[np.ndarray], np.ndarray], tmp_path: Path

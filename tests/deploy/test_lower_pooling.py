@@ -47,6 +47,7 @@ def export(name: str, folder: Path) -> Path:
     return path
 
 
+@pytest.mark.cases("first-eos-False")
 @pytest.mark.parametrize(
     ("name", "verify"),
     [("siglip-fixed", True), ("first-eos", False)]
@@ -101,6 +102,7 @@ def test_the_proof_fails_where_the_row_of_the_end_token_is_frozen(
     assert proof.runs[5].failure.startswith("at place 8 of 16: 'text_embeds' differs by ")
 
 
+@pytest.mark.slow
 def test_the_proof_fails_where_the_last_row_is_that_of_padding(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"\(Slice\) mixes positions: what padding holds reaches tokens that count"):
         frozen(monkeypatch, "siglip", tmp_path)

@@ -105,6 +105,7 @@ def test_a_rule_is_that_of_the_sounds_that_are_long_enough(
         host_tables._sound_rule(SimpleNamespace(run=run), 4)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_lowered_models_of_sound_are_proven(batch: int, tmp_path: Path) -> None:
     options = replace(OPTIONS, batch=batch)
@@ -134,6 +135,7 @@ def test_the_contract_says_how_long_a_sound_is(folders: tuple[Path, Path]) -> No
     assert "the caller, and zeros behind what is valid" in words
 
 
+@pytest.mark.cases("1", "8")
 @pytest.mark.parametrize("length", [1, 2, 5, 8, 9])
 def test_a_shorter_sound_gives_what_the_export_gives(length: int, folders: tuple[Path, Path]) -> None:
     host, array = Host(folders[1]), sound(length)
@@ -176,6 +178,7 @@ def renamed(folder: Path, old: str, new: str) -> None:
     contract.write_text(contract.read_text().replace(f'"{old}"', f'"{new}"'))
 
 
+@pytest.mark.slow
 def test_a_batch_of_sounds_of_several_lengths(tmp_path: Path) -> None:
     source = speech(tmp_path / "export")
     lower_folder(source, tmp_path / "out", replace(OPTIONS, batch=2, verify=False))
@@ -230,6 +233,7 @@ def test_a_sound_that_zeros_change_is_never_padded(whole: tuple[Path, Path]) -> 
             Host(whole[1]).start(valid, input_features=sound(5))
 
 
+@pytest.mark.cases("9")
 @pytest.mark.parametrize("length", [1, 5, 9])
 def test_a_sound_that_its_caller_pads_gives_what_the_export_gives(length: int, whole: tuple[Path, Path]) -> None:
     host, array = Host(whole[1]), np.zeros((1, FRAMES, FEATURES), np.float32)
@@ -241,6 +245,7 @@ def test_a_sound_that_its_caller_pads_gives_what_the_export_gives(length: int, w
     np.testing.assert_allclose(host.step(3), expected(whole[0], [FRAMES], array)[0, 0], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_proof_says_that_a_sound_is_never_padded(whole: tuple[Path, Path], folders: tuple[Path, Path]) -> None:
     proof = verify_lowering(originals(whole[0]), whole[1])
     assert proof.passed, proof.findings()
@@ -257,6 +262,7 @@ def test_a_contract_that_pads_a_sound_that_zeros_change_fails(whole: tuple[Path,
     assert not verify_lowering(originals(whole[0]), folder).passed
 
 
+@pytest.mark.slow
 def test_a_sound_is_never_padded_where_the_export_runs_at_some_lengths_only(tmp_path: Path) -> None:
     """Moonshine needs a window of samples: a third of a sound is too short for it, and all but one tells nothing."""
     source = speech(tmp_path / "export", normalized_over_windows_of(4))
@@ -302,6 +308,7 @@ def broken(folders: tuple[Path, Path], folder: Path, file: str, name: str) -> Lo
     return verify_lowering(originals(folders[0]), folder)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("file", "name", "what", "cause"),
     [

@@ -114,6 +114,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("masked", OTHERS.values(), ids=OTHERS)
 def test_masks_over_a_cache(masked: str, tmp_path: Path) -> None:
     assert_done(lowered(decoder(masked), tmp_path))
@@ -302,6 +303,7 @@ CAUSAL_NODE = """
 """
 
 
+@pytest.mark.cases("mask = Identity (both)")
 @pytest.mark.parametrize("mask", ["mask = Identity (both)", "mask = Where (both, nothing, lowest)"])
 def test_a_mask_with_a_floor_leaves_no_query_without_keys(mask: str, tmp_path: Path) -> None:
     assert_done(lowered(one_node(text=CAUSAL_NODE.replace("%MASK%", mask)), tmp_path, replace(OPTIONS, batch=2)))
@@ -428,6 +430,7 @@ NORMALIZED = """
 RECIPROCAL, QUOTIENT = "Reciprocal (root)", "Div (unit, root)"
 
 
+@pytest.mark.cases("rk3588-Div (unit, root)")
 @pytest.mark.parametrize(
     ("target", "factor"),
     [
@@ -540,6 +543,7 @@ def floats(folder: Path) -> list[np.ndarray]:
     return [array for array in found if array.dtype.kind == "f" and array.size]
 
 
+@pytest.mark.cases("<lambda>1-ethos-u85")
 @pytest.mark.parametrize(
     "target", ["ethos-u85", *slow("generic-npu", "ethos-u65", "qnn-htp", "rk3588", "mediatek-litert")]
 )
@@ -647,6 +651,7 @@ def test_a_floor_for_a_quantised_model_is_twice_the_largest_score(tmp_path: Path
     assert 2 * float(found[1]) == pytest.approx(-floor, rel=0.02)
 
 
+@pytest.mark.cases("decoder-options3-")
 @pytest.mark.parametrize(
     ("make", "options", "told"),
     [
@@ -811,6 +816,7 @@ def test_ids_of_an_encoder_that_are_no_tokens_are_the_callers(dims: str, tmp_pat
     np.testing.assert_allclose(given[:, :3], expected, atol=1e-5)
 
 
+@pytest.mark.cases("true-ends2")
 @pytest.mark.parametrize(
     ("text", "ends"), [("[1, 106, 1]", (1, 106)), *slow(("-1", ())), ("true", ()), *slow(("7", (7,)))]
 )
@@ -947,6 +953,7 @@ SEQUENCES: dict[str, tuple[Callable[[], onnx.ModelProto], dict[str, tuple[int, .
 }
 
 
+@pytest.mark.cases("no mask", "text")
 @pytest.mark.parametrize(("make", "shapes"), SEQUENCES.values(), ids=SEQUENCES)
 def test_a_batch_of_sequences_is_lowered(
     make: Callable[[], onnx.ModelProto], shapes: Mapping[str, tuple[int, ...]], tmp_path: Path

@@ -26,6 +26,7 @@ def export(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / "export"
 
 
+@pytest.mark.cases("script")
 def test_a_bundle_gives_the_tokens_of_pytorch(export: Path, tmp_path: Path) -> None:
     report = bundle_folder(export, tmp_path / "out")
     assert report.proof is not None
@@ -39,6 +40,7 @@ def test_a_bundle_gives_the_tokens_of_pytorch(export: Path, tmp_path: Path) -> N
         assert bundle.generate([prompt], max_new_tokens=len(tokens)) == [tokens]
 
 
+@pytest.mark.cases("dynamo")
 def test_a_lowered_step_gives_the_tokens_of_pytorch(export: Path, tmp_path: Path) -> None:
     report = lower_folder(export, tmp_path / "out")
     assert report.proof is not None

@@ -17,6 +17,7 @@ from graphkit.model import load
 from graphkit.targets import load_target
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", params(["marian-tiny", "qwen2-tiny"], ["marian-tiny"]))
 def test_the_caches_of_all_layers_are_stacked(name: str, tmp_path: Path) -> None:
     source = unpacked(name, tmp_path / name)

@@ -77,6 +77,7 @@ def cases_of(export: Path) -> Iterator[dict[str, object]]:
     return (case for case in export_cases(export) if not case["padded"])
 
 
+@pytest.mark.cases("mamba2", "lfm2")
 @pytest.mark.parametrize(
     "name",
     [
@@ -94,6 +95,7 @@ def test_a_decoder_gives_the_tokens_of_pytorch(name: str, shared: Shared) -> Non
         assert [cut(np.array(row)) for row in given] == [cut(row) for row in case["tokens"]]
 
 
+@pytest.mark.slow
 def test_an_encoder_decoder_whose_first_step_takes_one_token_gives_the_tokens_of_pytorch(tmp_path: Path) -> None:
     export = unpacked_export("marian-multi", tmp_path / "export")
     bundle = bundled(export, tmp_path / "bundle")
@@ -154,6 +156,7 @@ def inside_export(export: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_inside", [False, pytest.param(True, marks=slow)])
 def test_a_bundle_has_the_encoder_apart_where_that_is_asked_for(is_inside: bool, tmp_path: Path) -> None:
     export = unpacked_export("marian-multi", tmp_path / "export")
@@ -260,6 +263,7 @@ def from_one(ids: np.ndarray) -> dict[str, np.ndarray]:
     return {"position_ids": np.arange(1, count + 1)[None], "attention_mask": np.ones((1, 1, count, count), np.bool_)}
 
 
+@pytest.mark.cases("paligemma-one-from_one")
 @pytest.mark.parametrize(
     ("name", "more"),
     [
@@ -294,6 +298,7 @@ def run_part(bundle: graphkit.Bundle, name: str, *arrays: np.ndarray) -> np.ndar
     return bundle.run(name, feed)[method.outputs[0].name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "slots"),
     [
@@ -403,6 +408,7 @@ def see_all(file: Path) -> None:
     onnx.save(proto, file)
 
 
+@pytest.mark.cases("llava-one-language_model")
 @pytest.mark.parametrize(("name", "file"), [("gemma3_text", "prefill"), ("llava-one", "language_model")])
 def test_a_prompt_whose_tokens_see_those_behind_them_is_not_lowered(name: str, file: str, tmp_path: Path) -> None:
     export = unpacked_export(name, tmp_path / "export")
@@ -419,6 +425,7 @@ def freeze_prompt(export: Path, name: str, tokens: int = 7) -> Path:
     return export / f"{name}.onnx"
 
 
+@pytest.mark.cases("mamba2-None")
 @pytest.mark.parametrize(("name", "slots"), [("mamba2", None), ("gemma3_text", 24)])
 def test_steps_read_prompts_where_the_first_step_reads_one_length(name: str, slots: int | None, tmp_path: Path) -> None:
     export = unpacked_export(name, tmp_path / "export")
@@ -490,6 +497,7 @@ def test_a_static_cache_whose_mask_may_hide_the_past_is_declined(tmp_path: Path)
     assert "'attention_mask' of the export is the caller's: it is taken to hide nothing but" in report.proof.proven()
 
 
+@pytest.mark.slow
 def test_a_lowered_static_cache_has_one_slot_less_and_the_new_token_beside(tmp_path: Path) -> None:
     export = unpacked_export("llama-static", tmp_path / "export")
     with pytest.raises(UsageError, match="its cache has 39 slots beside the new token from the start, not 32"):
@@ -528,6 +536,7 @@ def test_a_floor_of_masks_is_as_deep_as_large_scores_need_it(tmp_path: Path) -> 
             assert cut(np.array(given)) == cut(case["tokens"][0])
 
 
+@pytest.mark.slow
 def test_an_export_of_the_model_builder_is_bundled_once_its_attention_is_in_plain_operators(tmp_path: Path) -> None:
     export = unpacked_export("llama-builder", tmp_path / "export")
     with pytest.raises(UsageError, match=r"graphkit rewrite -p 'decompose-attention\{unpadded=true\}'"):

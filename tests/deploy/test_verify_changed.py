@@ -62,6 +62,7 @@ def test_it_is_proven_without_a_tolerance(made: str, export: str, changes: str, 
     assert SAYS.format(changes) in proof.notes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("made", "export", "changes"), CASES)
 def test_the_export_as_it_is_differs_by_more(
     made: str, export: str, changes: str, request: pytest.FixtureRequest

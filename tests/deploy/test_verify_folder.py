@@ -200,6 +200,7 @@ def test_tokens_of_a_bundle(bundled: tuple[Path, Path]) -> None:
     assert fault.startswith("greedy tokens: ")
 
 
+@pytest.mark.slow
 def test_texts_for_people_may_be_others_and_nothing_else(bundled: tuple[Path, Path]) -> None:
     export, out = bundled
     plain = json.loads((out / "bundle.json").read_text())

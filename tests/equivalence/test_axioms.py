@@ -344,6 +344,7 @@ def cases() -> Iterator[object]:
             yield pytest.param(case, dtype, id=f"{case.axiom}: {case.before[:40]} {dtype}", marks=marks)
 
 
+@pytest.mark.cases(46)
 @pytest.mark.parametrize(("case", "dtype"), [*cases()])
 def test_an_axiom_proves_what_runs_the_same(case: Case, dtype: str) -> None:
     before, after = built(case, dtype)
@@ -466,6 +467,7 @@ BINARY = sorted(
 )
 
 
+@pytest.mark.cases(15)
 @pytest.mark.parametrize("operator", [*UNARY, *BINARY, "Div"])
 def test_signs_of_zeros_matter_no_more_than_is_said(operator: str) -> None:
     kind = (

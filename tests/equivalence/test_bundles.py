@@ -71,6 +71,7 @@ def unproven(found: dict[str, Equivalence]) -> Iterator[str]:
         yield from (f"{method}: {output}" for output in each.outputs if output.verdict != "proven")
 
 
+@pytest.mark.cases("causal: slots one further on", "causal: a mask that is not kept")
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in INJECTED]
 )
@@ -85,6 +86,7 @@ def test_a_fault_of_a_bundle_is_not_proven(name: str, bundled: Bundled, tmp_path
     assert [*unproven(found)]
 
 
+@pytest.mark.cases("False-causal-8")
 @pytest.mark.parametrize(("name", "slots"), [("causal", 8), pytest.param("gpt2", 64, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("is_added_before", [True, False])
 def test_logits_negated_where_float32_rounds_tokens_are_not_proven(
@@ -209,6 +211,7 @@ KEPT = {
 }
 
 
+@pytest.mark.slow
 def test_states_of_an_encoder_that_each_step_reads_are_proven(tmp_path: Path) -> None:
     source = speech(tmp_path / "export", KEPT)
     bundle_folder(source, tmp_path / "out", BundleOptions(max_cache=6, max_source=9, batch=2, verify=False))
@@ -302,6 +305,7 @@ def test_a_method_declares_what_its_ports_have(
     assert step.is_proven is not bool(reason)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("change", "reason"),
     [

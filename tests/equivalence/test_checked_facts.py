@@ -92,6 +92,7 @@ def with_faulty_rule(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str,
     forget()
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("name", CASES)
 def test_a_fold_by_a_wrong_rule_is_not_proven(name: str, with_faulty_rule: Callable[[str, Rule], None]) -> None:
     original = of(CASES[name])

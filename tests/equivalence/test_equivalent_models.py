@@ -63,6 +63,7 @@ def test_a_batch_normalization_in_training_is_another_one(outputs: str) -> None:
     assert check_equivalence(*models).is_proven == (outputs == "y")
 
 
+@pytest.mark.cases("search/loop-greedy")
 @pytest.mark.parametrize("name", params(MODEL_NAMES, slow={*MODEL_NAMES} - {*QUICK, "gpt2-tiny/decoder_model_merged"}))
 def test_a_fold_is_proven(name: str, model_file: Callable[[str], Path]) -> None:
     model = graphkit.load(model_file(name))
@@ -70,6 +71,7 @@ def test_a_fold_is_proven(name: str, model_file: Callable[[str], Path]) -> None:
     assert found.is_proven, str(found)
 
 
+@pytest.mark.cases("search/loop-greedy")
 @pytest.mark.parametrize("name", params(DISTINCT, slow={*DISTINCT} - {*QUICK}))
 def test_a_newer_operator_set_is_proven_bit_for_bit(name: str, model_file: Callable[[str], Path]) -> None:
     model = graphkit.load(model_file(name))
@@ -83,6 +85,7 @@ def test_a_newer_operator_set_is_proven_bit_for_bit(name: str, model_file: Calla
 FUSED = [name for name in DISTINCT if name != "cache-styles/static-cache"]  # whose ScatterElements may fail
 
 
+@pytest.mark.cases("search/loop-greedy")
 @pytest.mark.parametrize("name", params(FUSED, slow={*FUSED} - {*QUICK}))
 def test_a_fused_fold_is_proven_in_exact_arithmetic(name: str, model_file: Callable[[str], Path]) -> None:
     model = graphkit.load(model_file(name))
@@ -90,6 +93,7 @@ def test_a_fused_fold_is_proven_in_exact_arithmetic(name: str, model_file: Calla
     assert found.is_proven, str(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", params(MERGED, slow=MERGED[1:]))
 def test_both_branches_of_a_split_are_proven(name: str, model_file: Callable[[str], Path]) -> None:
     merged = graphkit.load(model_file(name))

@@ -35,6 +35,7 @@ def built(body: str) -> Model:
     return model(f"{HEAD} {{ {body} }}", **constants)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("made", MADE)
 def test_counts_that_wrap_around_are_not_those_that_do_not(made: str, count: str) -> None:

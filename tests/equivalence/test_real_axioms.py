@@ -194,6 +194,7 @@ def distance(before: Model, after: Model, size: int, seed: int) -> float:
     return float(np.abs(left - right).max(initial=0) / max(np.abs(left).max(initial=0), 1e-30))
 
 
+@pytest.mark.cases(9)
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_is_proven_in_exact_arithmetic_is_equal_in_float64(name: str) -> None:
     case = RIGHT[name]
@@ -346,6 +347,7 @@ HAZARDS = {  # that differ for few inputs, or by little
 }  # fmt: skip
 
 
+@pytest.mark.cases(21)
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_not_equal_over_the_reals_is_not_proven(name: str) -> None:
     before, after, head = WRONG[name]

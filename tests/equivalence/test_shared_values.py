@@ -128,6 +128,7 @@ def scrambled(source: Model) -> Model:
     return Model.from_proto(proto, source.path)
 
 
+@pytest.mark.cases("t5-tiny/encoder_model")
 @pytest.mark.parametrize("name", ["qwen2-tiny/model", "t5-tiny/encoder_model"])
 def test_a_fold_with_other_names_is_matched(
     name: str, model_file: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

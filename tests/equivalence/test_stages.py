@@ -54,6 +54,7 @@ def proven(stage: Stage) -> StageProof:
     return found
 
 
+@pytest.mark.cases("encoder")
 @pytest.mark.parametrize("name", QUICK)
 def test_stages_lead_from_the_export_to_the_lowered_model(name: str, parts_of: Callable[[str], Parts]) -> None:
     for part in parts_of(name).values():
@@ -63,6 +64,7 @@ def test_stages_lead_from_the_export_to_the_lowered_model(name: str, parts_of: C
         assert not {stage.name for stage in part.stages if stage.tested} - TESTED
 
 
+@pytest.mark.cases("encoder")
 @pytest.mark.parametrize("name", QUICK)
 def test_each_stage_is_proven(name: str, parts_of: Callable[[str], Parts]) -> None:
     for part in parts_of(name).values():
@@ -134,6 +136,7 @@ REPEATED = {("step", "masks that are added", floor), ("step", "one step of the m
 }
 
 
+@pytest.mark.cases("step-masks that are added-axis", "encoder-functions inlined, folded-turned")
 @pytest.mark.parametrize(
     ("model", "name", "fault"),
     [pytest.param(*each, marks=pytest.mark.slow) if each in REPEATED else each for each in FAULTS],

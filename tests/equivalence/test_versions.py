@@ -184,6 +184,7 @@ def differing(operator: str, *, of_one_meaning: bool = True) -> Iterator[str]:
                     yield f"{operator} of {old} and {new}"
 
 
+@pytest.mark.cases(43)
 @pytest.mark.examples
 @pytest.mark.parametrize("operator", sorted(spelling.MEANINGS.keys() - UNTESTED))
 def test_versions_that_are_taken_for_one_give_the_same(operator: str) -> None:
@@ -230,6 +231,7 @@ def halves_in(operator: str) -> Iterator[tuple[int, Model]]:
         yield version, Model.from_proto(proto)
 
 
+@pytest.mark.cases(8)
 @pytest.mark.parametrize("operator", WITH_FUNCTIONS)
 def test_float16_is_computed_alike_by_versions_that_are_taken_for_one(operator: str) -> None:
     """onnxruntime has no kernel for many, and runs the body that ONNX has where that is of the model's version."""
@@ -267,6 +269,7 @@ def test_rows_of_float16_are_reduced_by_other_kernels_in_version_18(tmp_path: Pa
     assert not check_equivalence(found[18], found[19]).proven
 
 
+@pytest.mark.cases(7)
 @pytest.mark.parametrize("operator", [each for each in WITH_FUNCTIONS if not each.endswith("OrEqual")])
 def test_float16_is_computed_by_the_same_kernels_in_versions_that_are_taken_for_one(
     operator: str, tmp_path: Path

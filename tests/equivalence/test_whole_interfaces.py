@@ -46,6 +46,7 @@ def middle(model: Model) -> str:
     return names[len(names) // 2] if names else model.graph.outputs[0].name
 
 
+@pytest.mark.cases("t5-tiny/encoder_model")
 @EACH
 def test_a_part_is_proven_against_the_whole(name: str, model_file: ModelFile) -> None:
     model = graphkit.load(model_file(name))
@@ -65,6 +66,7 @@ def test_other_names_are_proven(name: str, model_file: ModelFile) -> None:
     assert_exact(check_equivalence(model, with_names(with_names(model, names), back)))
 
 
+@pytest.mark.cases("t5-tiny/encoder_model")
 @EACH
 def test_other_names_of_all_dims_are_proven(name: str, model_file: ModelFile) -> None:
     """Outputs whose dims nobody can compute, as those of merged decoders, declare them by the names of the inputs."""
@@ -129,6 +131,7 @@ BODIES = ("search/beamsearch-gpt2", "search/loop-greedy")  # declare numbers in 
 DIMS = [name for name in DISTINCT if name not in BODIES]
 
 
+@pytest.mark.cases("t5-tiny/encoder_model")
 @pytest.mark.parametrize("name", params(DIMS, slow={*DIMS} - {*QUICK}))
 def test_dims_that_are_set_are_proven(name: str, model_file: ModelFile) -> None:
     model = graphkit.load(model_file(name))
@@ -189,6 +192,7 @@ def test_a_part_may_declare_what_the_whole_does_of_unknown_dims(declared: str, *
     assert found.is_proven == is_proven, str(found)
 
 
+@pytest.mark.cases("batch-seq-1-True", "seq-batch-1-True")
 @pytest.mark.parametrize(("first", "second", "axis", "is_proven"), [
     ("batch", "seq", 1, True), ("batch", "seq", 0, False), ("seq", "batch", 1, True), ("k", "k2", 1, True),
 ])  # fmt: skip

@@ -319,6 +319,7 @@ PAIRS = {
 }
 
 
+@pytest.mark.cases(22)
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_wrong_number_is_not_proven(name: str) -> None:
     pair = PAIRS[name]

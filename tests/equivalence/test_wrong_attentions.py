@@ -120,6 +120,7 @@ def built(head: str, body: str, width: int) -> Model:
     return model(f"g {head} {{ {body} }}", version, **numbers)
 
 
+@pytest.mark.cases(13)
 @pytest.mark.parametrize(("group", "name"), CASES)
 def test_a_wrong_model_is_not_proven(group: str, name: str) -> None:
     head, feed, pairs, width = GROUPS[group]

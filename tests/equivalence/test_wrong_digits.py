@@ -115,6 +115,7 @@ def outputs(made: Model, x: np.ndarray) -> list[np.ndarray]:
     return [found[value.name] for value in made.graph.outputs]
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_model_with_other_digits_is_not_proven(name: str) -> None:
     pair = PAIRS[name]

@@ -122,6 +122,7 @@ PAIRS = {
 }  # fmt: skip
 
 
+@pytest.mark.cases(7)
 @pytest.mark.parametrize("name", PAIRS)
 def test_bits_that_a_kernel_decides_are_not_proven(name: str) -> None:
     pair = PAIRS[name]

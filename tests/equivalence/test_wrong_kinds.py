@@ -424,6 +424,7 @@ def differs(before: Model, after: Model, feed: Mapping[str, np.ndarray]) -> bool
     return any(b is None or a.shape != b.shape or (bits(a) != bits(b)).any() for a, b in pairs)
 
 
+@pytest.mark.cases(30)
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_wrong_model_is_not_proven(name: str) -> None:
     pair = PAIRS[name]
@@ -497,6 +498,7 @@ def _function(domain: str, version: int) -> Callable[[ModelProto], None]:
     return add
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize(
     ("edit", "words"),
     [

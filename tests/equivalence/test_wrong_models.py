@@ -23,6 +23,7 @@ FROM_1 = {pair.name for pair in proven_from_1()}  # normal forms begin at 1; dim
 OVERFLOWING = {"float: overflow of a product", "float: underflow of a product"}  # which exact arithmetic has not
 
 
+@pytest.mark.cases(53)
 @pytest.mark.parametrize("pair", PAIRS, ids=[pair.name for pair in PAIRS])
 def test_a_wrong_rewrite_is_not_proven(pair: Pair) -> None:
     before, after = (model(text, **pair.constants) for text in (pair.before, pair.after))
@@ -307,6 +308,7 @@ LEFT = """s = Shape <start = 1> (x) b = Sub (five, s) f = ConstantOfShape (b) u 
     p = Conv (u, two) q = NonZero (p) d = Cast <to = 1> (q) y = ReduceSum (d)"""
 
 
+@pytest.mark.cases("m = MatMul (x, four) y = ReduceSum (m)-n = 4")
 @pytest.mark.parametrize(
     ("node", "condition"), [("m = MatMul (x, four) y = ReduceSum (m)", "n = 4"), (LEFT, "1 <= n <= 3")]
 )

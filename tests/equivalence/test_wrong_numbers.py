@@ -168,6 +168,7 @@ def built(pair: Pair, body: str, **constants: object) -> Model:
     return model(f"g {pair.head} {{ {body} }}", **found)
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_wrong_number_is_not_proven_and_a_right_one_is(name: str) -> None:
     pair = PAIRS[name]

@@ -444,6 +444,7 @@ def test_there_are_as_many_as_were_asked_for() -> None:
     assert len(PAIRS) >= 87
 
 
+@pytest.mark.cases(45)
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_wrong_model_is_not_proven(name: str) -> None:
     pair = PAIRS[name]

@@ -140,6 +140,7 @@ def test_errors_are_done_again_where_asked(folder: Path) -> None:
     assert len(again.done) == 5
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("most", [0, 1, 7, 19])
 def test_a_stopped_survey_keeps_what_is_done(folder: Path, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_store, "PART_ROWS", 3)
@@ -250,6 +251,7 @@ def test_the_worst_come_first(folder: Path) -> None:
     assert faults[0] > faults[-1]
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     ("where", "chosen"),
     [

@@ -105,6 +105,7 @@ def test_memory_that_runs_out_says_so_in_two_ways(of: type[Exception], monkeypat
     assert local_pool._reply_to_task(row_of, 0, {"task": SurveyTask("m.onnx").plain(), "memory": 1, "folder": ""}) == {}
 
 
+@pytest.mark.cases("27262976")
 @pytest.mark.parametrize("more", [26 << 20, 64 << 20])  # more than is parsed, more than is read
 def test_a_model_that_needs_more_memory_than_it_may(more: int, tmp_path: Path) -> None:
     model = proto_of("(float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }")

@@ -206,6 +206,7 @@ def test_another_output_is_not_zero_length(body: str) -> None:
     assert list(zero_length_outputs(scope.nodes[0].bodies["then_branch"])) == []
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("model", "branch", "zero_length"),
     [

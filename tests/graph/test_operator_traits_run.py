@@ -176,6 +176,7 @@ def of_onnx(count: int) -> Iterator[str]:
 UNCHANGED = {"Dropout", "Optional", "OptionalGetElement", "Split"}
 
 
+@pytest.mark.cases(38)
 @pytest.mark.parametrize("op", sorted(set(of_onnx(1)) - UNCHANGED))
 def test_unary_operators(op: str) -> None:
     assert works_elementwise(op) == (op in UNARY | BROADCASTING.keys())

@@ -59,6 +59,7 @@ def expected() -> dict[str, str]:
     return {name: found.strip() + "\n" for name, _, found in (block.partition("\n") for block in blocks)}
 
 
+@pytest.mark.cases(12)
 @pytest.mark.parametrize("name", MODEL_NAMES)
 def test_the_roles_of_real_models(name: str, real_model: RealModel) -> None:
     assert text(real_model(name).roles) == expected()[name]

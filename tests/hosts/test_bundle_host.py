@@ -33,6 +33,7 @@ def opened(bundle_of: BundleOf) -> Callable[[str], Bundle]:
 Opened = Callable[[str], Bundle]
 
 
+@pytest.mark.cases("window")
 @pytest.mark.parametrize("name", ["causal", "window"])
 def test_logits_stay_as_they_are_when_the_next_step_runs(name: str, opened: Opened) -> None:
     bundle = opened(name)
@@ -69,6 +70,7 @@ def test_logits_that_are_dropped_make_room_for_later_ones(opened: Opened) -> Non
 # The same code runs any bundle
 
 
+@pytest.mark.cases("window", "causal", "whisper")
 @pytest.mark.parametrize("name", ["causal", "window", "marian-tiny", "whisper-tiny"])
 def test_the_same_code_runs_any_bundle(name: str, opened: Opened) -> None:
     bundle = opened(name)
@@ -203,6 +205,7 @@ REFUSED: dict[str, tuple[Callable[[Bundle], object], str]] = {
 }
 
 
+@pytest.mark.cases(8)
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_cannot_run_is_refused_and_the_sequence_goes_on(case: str, opened: Opened) -> None:
     call, message = REFUSED[case]

@@ -45,6 +45,7 @@ def logits_of(bundle: Bundle, source: list[list[int]]) -> list[np.ndarray]:
     return given
 
 
+@pytest.mark.cases("causal", "window")
 @pytest.mark.parametrize("name", NAMES)
 def test_state_on_a_device_is_what_it_is_in_the_arena(
     name: str, bundle_of: BundleOf, request: pytest.FixtureRequest

@@ -111,6 +111,7 @@ def places(name: str) -> list[Any]:
     return [pytest.param(name, at, marks=[pytest.mark.slow] if at else []) for at in range(len(REAL[name]))]
 
 
+@pytest.mark.cases("whisper")
 @pytest.mark.parametrize(("name", "at"), [*places("mbart"), *places("whisper")])
 def test_a_bundle_gives_the_tokens_of_its_export(name: str, at: int, exports: Path, tmp_path: Path) -> None:
     case = REAL[name][at]

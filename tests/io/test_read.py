@@ -395,7 +395,7 @@ def changed_within(draw: st.DrawFn) -> Content:
 
 
 @given(content=st.one_of(changed(), changed_within()), threshold=st.sampled_from([1, 1024]))
-@examples(60, 400, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@examples(30, 400, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_changed_bytes_load_or_are_refused(save: Save, content: bytes, threshold: int) -> None:
     begin = time.process_time()
     found = outcome(save(content), threshold)

@@ -45,12 +45,14 @@ def test_examples(name: str) -> None:
     assert left_in_file(resolve(f"example:{name}"), 1024)
 
 
+@pytest.mark.cases("simple")
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_models_of_onnx(folder: Path) -> None:
     for path in folder.rglob("*.onnx"):
         assert_round_trip(path)
 
 
+@pytest.mark.cases(7)
 @pytest.mark.parametrize("name", EXAMPLES)
 @pytest.mark.parametrize("threshold", THRESHOLDS)
 def test_references_are_exactly_the_large_tensors(name: str, threshold: int) -> None:

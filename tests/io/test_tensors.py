@@ -139,6 +139,7 @@ def test_no_payload_without_a_fixed_size(save: Save, dtype: int) -> None:
         loaded.payload(only_tensor(loaded))
 
 
+@pytest.mark.cases(36)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("count", [0, 1, 5, 8])
 def test_typed_values_have_the_bytes_of_raw_data(dtype: int, count: int) -> None:
@@ -253,6 +254,7 @@ def test_bad_claim_in_an_attribute_of_another_type(save: Save, refused: Refused)
     assert "lies outside the model's folder" in error.problem
 
 
+@pytest.mark.cases("4611686018427387904")
 @pytest.mark.parametrize("last", [1 << 62, 0])
 def test_million_dims_are_counted_quickly(save: Save, last: int) -> None:
     dims = field(1, field(1, 1 << 62)[1:] * 1_000_000 + field(1, last)[1:])

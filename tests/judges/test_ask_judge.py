@@ -108,6 +108,7 @@ def test_a_compiler_that_crashes_has_answered_and_the_others_are_asked(judge: Ju
     assert crash.fault.startswith("it does not compile: the compiler crashes")
 
 
+@pytest.mark.slow
 def test_a_compiler_that_does_not_end_is_ended(judge: Judge, tmp_path: Path) -> None:
     start = time.monotonic()
     slow, after = asked(judge, tmp_path, ("slow.onnx", ""), ("b.onnx", TAKEN), seconds=2.0)
@@ -122,6 +123,7 @@ def test_a_compiler_that_says_no_more_is_ended(judge: Judge, tmp_path: Path) -> 
     assert after.fault == ""
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(
     "text",
     [

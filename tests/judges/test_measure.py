@@ -143,6 +143,7 @@ def test_what_no_condition_tells_apart_is_unknown() -> None:
     assert fit_fact([seen(taken=None)]) is None  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("judge")
 def test_a_measured_target_predicts_its_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.setattr(measure, "library_cases", seeds)

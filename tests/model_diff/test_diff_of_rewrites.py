@@ -62,6 +62,7 @@ def difference(a: Model, b: Model) -> Counter[str]:
     return Counter({operator: count for operator, count in counts.items() if count})
 
 
+@pytest.mark.cases("frozen-t5-tiny/encoder_model")
 @pytest.mark.parametrize("name", params(NAMES, slow=SLOW))
 @pytest.mark.parametrize("dims", [{}, {"batch_size": 1}], ids=["dynamic", "frozen"])
 def test_a_fold_is_told_as_its_report_tells_it(
@@ -110,6 +111,7 @@ def example(kind: type[Pass]) -> tuple[Model, Model]:
     return Model.from_proto(before), Model.from_proto(after)
 
 
+@pytest.mark.cases(27)
 @pytest.mark.parametrize("kind", PASSES, ids=lambda kind: kind.name())
 def test_what_a_pass_does_is_told(kind: type[Pass]) -> None:
     before, after = example(kind)

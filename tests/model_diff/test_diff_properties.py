@@ -110,7 +110,7 @@ def compared(a: onnx.ModelProto, b: onnx.ModelProto) -> ModelDiff:
     return diff(Model.from_proto(a), Model.from_proto(b))
 
 
-@examples(25, 200)
+@examples(12, 200)
 @given(st.integers(0, 1 << 32), st.booleans())
 def test_shuffled_and_renamed_copies_have_no_difference(seed: int, permuted: bool) -> None:
     proto, choose = random_proto(seed), random.Random(seed)
@@ -176,7 +176,7 @@ def words(found: ModelDiff) -> list[str]:
     return [*(each.node for each in nodes), *weights, *(f"'{name}'" for name in weights)]
 
 
-@examples(25, 300)
+@examples(12, 300)
 @given(st.integers(0, 1 << 32))
 def test_a_single_edit_is_told_where_it_is(seed: int) -> None:
     proto, choose = random_proto(seed), random.Random(seed)

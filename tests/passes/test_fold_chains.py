@@ -158,7 +158,7 @@ DEFINED = pytest.mark.skipif(
 
 
 @DEFINED
-@examples(25, 40)
+@examples(12, 40)
 @given(st.integers(0, 10**9), st.sampled_from([plain, nested]))
 def test_random_chains_give_the_same(seed: int, make: Make) -> None:
     chain = Chain(seed)

@@ -184,6 +184,7 @@ def _lie(name: str, rng: np.random.Generator) -> onnx.ValueInfoProto:
     )
 
 
+@pytest.mark.cases("search/loop-greedy", "llama-int4/model")
 @pytest.mark.parametrize("name", params(SMALL, ["gpt2-tiny/decoder_model_merged"]))
 def test_lies_about_every_value_change_no_fold(name: str, model_file: Callable[[str], Path]) -> None:
     model = load(model_file(name))

@@ -64,6 +64,7 @@ PLACES = {
 }
 
 
+@pytest.mark.cases(22)
 @pytest.mark.parametrize("dims", [{}, {"N": 2}], ids=["dynamic", "frozen"])
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("name", NODES)

@@ -78,6 +78,7 @@ def _bits(value: object) -> np.ndarray:
     return array.view(f"u{array.itemsize}") if array.dtype.isbuiltin == 2 and array.ndim else array
 
 
+@pytest.mark.cases("6-with_symbols-50")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(("change", "least"), [(with_symbols, 50), (all_constant, 500)])
 @pytest.mark.parametrize("part", [6, pytest.param(1, marks=pytest.mark.slow)])

@@ -109,6 +109,7 @@ def folded(model_file: Unpack) -> Callable[[str], tuple[Model, Outcome]]:
 Folded = Callable[[str], tuple[Model, Outcome]]
 
 
+@pytest.mark.cases("loop-greedy", "patchtst", "bshd", "static-cache")
 @pytest.mark.parametrize("name", params(LEFT, slow=(*LARGE, *ALIKE)))
 def test_little_plumbing_stays(name: str, folded: Folded) -> None:
     result = folded(name)[1].model
@@ -118,6 +119,7 @@ def test_little_plumbing_stays(name: str, folded: Folded) -> None:
     assert shape_ops(result).on_shapes <= most_nodes
 
 
+@pytest.mark.cases("loop-greedy", "patchtst", "bshd", "static-cache")
 @pytest.mark.parametrize("name", params(LEFT, slow=(*LARGE, *ALIKE)))
 def test_folding_again_changes_nothing(name: str, folded: Folded) -> None:
     once = folded(name)[1].model
@@ -219,6 +221,7 @@ def compared(
     return runs
 
 
+@pytest.mark.cases("loop-greedy", "patchtst", "bshd")
 @pytest.mark.parametrize("name", params(COMPLETE, slow=(*LARGE, *ALIKE)))
 def test_every_output_is_the_same_to_the_bit(name: str, folded: Folded, model_file: Unpack, tmp_path: Path) -> None:
     model, outcome = folded(name)
@@ -236,6 +239,7 @@ FROZEN = {
 }
 
 
+@pytest.mark.cases("cache-styles/stacked")
 @pytest.mark.parametrize("name", params(FROZEN, slow=["gpt2-tiny/decoder_model_merged"]))
 def test_with_a_batch_of_one(name: str, folded: Folded, model_file: Unpack, tmp_path: Path) -> None:
     model, outcome = folded(name)

@@ -142,6 +142,7 @@ def test_one_that_takes_gigabytes_fails_and_runs_on_at_other_sizes() -> None:
         assert session.run({"x": np.array([1 << 20])})["y"].shape == (1 << 20,)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_spare")
 def test_outputs_that_are_too_large_to_hold_are_not_taken() -> None:
     with shared_isolation(Limits(memory=2 * MEMORY)):
@@ -151,6 +152,7 @@ def test_outputs_that_are_too_large_to_hold_are_not_taken() -> None:
         assert session.run({"x": np.array([9])})["y"].shape == (9,)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not HAS_MEMORY_LIMIT, reason="no limit of memory here")
 @pytest.mark.usefixtures("one_spare")
 def test_weights_count_beside_the_memory(tmp_path: Path) -> None:

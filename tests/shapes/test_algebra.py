@@ -16,7 +16,7 @@ from graphkit.symbolic.expr import TooComplexError
 b, h, x, s, past = (symbol(name) for name in ("b", "h", "x", "s", "past"))
 
 
-@examples(100, 1500)
+@examples(50, 1500)
 @given(trees(), st.fixed_dictionaries(POINTS))
 def test_an_expression_has_the_value_of_its_tree(tree, point):
     try:
@@ -32,7 +32,7 @@ def test_an_expression_has_the_value_of_its_tree(tree, point):
     assert expr.substitute(point) == expected
 
 
-@examples(50, 400)
+@examples(25, 400)
 @given(trees(), st.fixed_dictionaries(POINTS))
 def test_substituting_one_symbol_keeps_the_value(tree, point):
     try:
@@ -44,7 +44,7 @@ def test_substituting_one_symbol_keeps_the_value(tree, point):
     assert not partly.symbols & {"x", "b"}
 
 
-@examples(50, 400)
+@examples(25, 400)
 @given(trees(3), trees(3), st.fixed_dictionaries(POINTS))
 def test_equal_normal_forms_have_equal_values(left, right, point):
     try:
@@ -58,7 +58,7 @@ def test_equal_normal_forms_have_equal_values(left, right, point):
     assert (one + other) - other == one
 
 
-@examples(50, 300)
+@examples(25, 300)
 @given(trees(), st.fixed_dictionaries(POINTS))
 def test_text_is_read_back_as_the_same(tree, point):
     try:

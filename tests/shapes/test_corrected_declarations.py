@@ -131,6 +131,7 @@ def test_a_model_that_no_node_contradicts_stays_as_it_is() -> None:
         assert not declarations(model).notes
 
 
+@pytest.mark.cases("dims7")
 @pytest.mark.parametrize("dims", lies())
 def test_a_plain_decoder_is_folded_frozen_and_proven(dims: dict[str, str], tmp_path: Path) -> None:
     source, output = tmp_path / "m.onnx", tmp_path / "out.onnx"
@@ -147,6 +148,7 @@ def test_a_plain_decoder_is_folded_frozen_and_proven(dims: dict[str, str], tmp_p
         assert verify_rewrite(source, output, DimSpec.of(dims=dict(frozen))).passed
 
 
+@pytest.mark.cases("dims0")
 @pytest.mark.parametrize("dims", lies(without="tokens"))
 def test_a_merged_decoder_is_split_into_truthful_models_and_proven(dims: dict[str, str], tmp_path: Path) -> None:
     source = tmp_path / "m.onnx"

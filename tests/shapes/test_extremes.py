@@ -79,6 +79,7 @@ def checked(listed: list[Case], *, has_sizes: bool) -> tuple[int, int, list[str]
     return len(known), compared, wrong
 
 
+@pytest.mark.cases(60)
 @pytest.mark.examples
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_numbers_at_the_ends_of_dtypes(operator: str) -> None:
@@ -88,6 +89,7 @@ def test_numbers_at_the_ends_of_dtypes(operator: str) -> None:
     assert compared or operator not in {*COMPUTED, *OTHERS}
 
 
+@pytest.mark.cases(60)
 @pytest.mark.examples
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_numbers_that_are_made_of_sizes(operator: str) -> None:

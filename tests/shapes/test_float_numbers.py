@@ -28,6 +28,7 @@ def bits(value: object) -> bytes:
     return np.float32(value).tobytes()
 
 
+@pytest.mark.cases(38)
 @pytest.mark.parametrize("operator", ONE)
 @pytest.mark.parametrize("number", SPECIAL)
 def test_an_operator_of_one_number_is_right_or_unknown(operator: str, number: float) -> None:
@@ -35,6 +36,7 @@ def test_an_operator_of_one_number_is_right_or_unknown(operator: str, number: fl
     assert found is None or bits(found) == bits(ran) or (np.isnan(found) and np.isnan(ran))
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("operator", TWO)
 def test_an_operator_of_two_numbers_is_right_or_unknown(operator: str) -> None:
     for left in SPECIAL:

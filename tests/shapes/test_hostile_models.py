@@ -39,6 +39,7 @@ def all_in_one(number: int) -> list[onnx.NodeProto]:
     return [helper.make_node("Sum", [f"x{n}" for n in range(COUNT)], ["y"])] if number == COUNT - 1 else []
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     "make",
     [all_in_one, linked("Add"), linked("Concat", axis=0), linked("MatMul")],

@@ -200,7 +200,7 @@ def test_what_is_declared_is_read_as_the_same(dim: Expr) -> None:
 TEXTS = st.text(st.sampled_from("an01-+*/ '(),.?é"), min_size=1, max_size=6)
 
 
-@examples(60, 300)
+@examples(30, 300)
 @given(st.lists(TEXTS, min_size=3, max_size=3), st.integers(0, 2**20))
 def test_any_texts_are_read_folded_and_run(names: list[str], seed: int) -> None:
     """Whatever dims are called, a fold gives what the original gives, at sizes that the names do not tell."""

@@ -36,7 +36,7 @@ def built(found: list[object]) -> list[Expr]:
     return exprs
 
 
-@examples(60, 250)
+@examples(30, 250)
 @given(st.lists(trees(), min_size=1, max_size=5), st.lists(st.fixed_dictionaries(POINTS), min_size=1, max_size=3))
 def test_generated_numbers_are_those_of_the_expressions(found, points):
     exprs = built(found)
@@ -70,7 +70,7 @@ def evaluate(tree: object, point: dict[str, int]) -> float | None:
     }[operation](args)
 
 
-@examples(60, 250)
+@examples(30, 250)
 @given(st.lists(trees(), min_size=1, max_size=5), st.fixed_dictionaries(POINTS))
 def test_json_says_the_same(found, point):
     exprs = built(found)
@@ -98,7 +98,7 @@ def test_json_says_the_same(found, point):
 LARGE = st.fixed_dictionaries({name: st.integers(1, 1 << 53) for name in NAMES})
 
 
-@examples(60, 250)
+@examples(30, 250)
 @given(trees(), LARGE)
 def test_javascript_is_exact_or_refuses(tree, point):
     (expr,) = built([tree])

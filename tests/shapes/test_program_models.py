@@ -157,6 +157,7 @@ CHANGES = (
 )
 
 
+@pytest.mark.cases("llama-int4", "anonymous", "patchtst")
 @pytest.mark.parametrize("name", params(MODELS, ["detr-resnet-50/model_quantized", "gpt2-tiny/decoder_model_merged"]))
 def test_no_number_differs_from_onnxruntime(name: str, model_file: Callable[[str], Path], tmp_path: Path):
     path = model_file(name)

@@ -24,7 +24,7 @@ n, b, s, past = (symbol(name) for name in ("n", "b", "s", "past"))
 RESHAPE = "g (float[b, s] x) => (y) { y = Reshape(x, flat) }"
 
 
-@examples(100, 200)
+@examples(50, 200)
 @given(st.integers(0, 1 << 26), st.integers(1, 1 << 12))
 def test_fractions_are_rounded_as_float32_is(size, divisor):
     made = program_of([[Ratio(n, divisor), n, Ratio(2 * n + 1, 1)]], [symbol("n", 0)], "float32")

@@ -85,6 +85,7 @@ RUN_ERRORS = (
 )
 
 
+@pytest.mark.cases("Conv-3")
 @pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("operator", params([*POOLS, *CONVOLUTIONS], slow=("LpPool", "ConvInteger")))
 def test_windows_are_counted_as_onnxruntime_does(operator: str, every: int) -> None:

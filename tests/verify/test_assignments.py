@@ -170,7 +170,7 @@ def test_sizes_at_which_models_are_exported_come_next_and_what_ran_with_one_size
     assert {"n": 1, "features": 65} in found[9:]
 
 
-@examples(15, 60)
+@examples(5, 60)
 @given(st.integers(1, 4), st.integers(-3, 3), st.integers(0, 40), st.integers(0, 30), st.integers(0, 30))
 def test_all_are_legal_and_different_and_one_is_found_where_there_is_one(
     a: int, b: int, c: int, low_x: int, low_y: int

@@ -71,6 +71,7 @@ class Taking(Bundle):
         return other
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize(("kind", "check", "found"), [
     (Bundle, FORKS, ""),
     (Bundle, LEAKS, ""),

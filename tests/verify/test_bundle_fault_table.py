@@ -44,6 +44,7 @@ def bundled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
         yield of
 
 
+@pytest.mark.cases("causal: a weight and slots")
 @pytest.mark.parametrize("name", params(FAULTS, slow=FAULTS.keys() - QUICK))
 def test_a_fault_of_a_bundle_is_caught_and_named_right(
     name: str, bundled: Callable[[str], tuple[Originals, Path]], tmp_path: Path

@@ -80,6 +80,7 @@ def constant(graph: onnx.GraphProto, name: str, array: object, dtype: type = np.
     graph.initializer.append(numpy_helper.from_array(np.asarray(array, dtype), name))
 
 
+@pytest.mark.cases("causal")
 @pytest.mark.parametrize("name", ["causal", "window"])
 def test_without_a_fault_nothing_is_found(name: str, bundle_of: BundleOf, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graphkit.verify.bundle_verifier.summarize_bundle", lambda *_, **__: {})  # the runs tell
@@ -122,6 +123,7 @@ def test_keys_in_the_place_of_values(copy_of: BundleOf) -> None:
     assert proof(folder).findings()[0].startswith("prompt of 1, 1 row(s): the logits of step 1 differ by ")
 
 
+@pytest.mark.slow
 def test_a_ring_that_is_too_short(copy_of: BundleOf) -> None:
     def shorten(graph: onnx.GraphProto) -> None:
         constant(graph, "shorter", [WINDOW - 1])
@@ -182,6 +184,7 @@ def test_a_mask_that_is_not_kept(copy_of: BundleOf) -> None:
     assert not any("prompt of 4, 1 row(s)" in text for text in findings)
 
 
+@pytest.mark.slow
 def test_a_mask_that_is_not_kept_by_a_bundle_of_one_row(tmp_path: Path) -> None:
     source = saved(decoder("causal"), tmp_path / "source")
     folder = made(source, tmp_path / "causal", replace(OPTIONS, batch=1))
@@ -201,6 +204,7 @@ def test_a_weight_that_has_changed(copy_of: BundleOf) -> None:
     assert "differ by " in proof(folder).findings()[0]
 
 
+@pytest.mark.slow
 def test_unused_slots_of_a_ring_that_are_read(tmp_path: Path) -> None:
     """They are free as long as the sequence is shorter than the ring, and TensorScatter is given them."""
 

@@ -24,6 +24,7 @@ RealModel = Callable[[str], Model]
 UNTIL_1_31 = {"a Split in more than there are"}  # where the last part alone is empty, later versions give it
 
 
+@pytest.mark.cases(18)
 @pytest.mark.parametrize("name", CASES)
 def test_a_hazard_is_foretold(name: str) -> None:
     case = CASES[name]
@@ -31,6 +32,7 @@ def test_a_hazard_is_foretold(name: str) -> None:
     assert tuple((one.kind, str(one)) for one in found.hazards) == case.told
 
 
+@pytest.mark.cases(18)
 @pytest.mark.skipif(
     runtime_version() < (1, 31), reason="messages, and what divides by 0, are those of onnxruntime 1.31"
 )
@@ -192,6 +194,7 @@ COMPLETE = {
 }
 
 
+@pytest.mark.cases("bert-fill-mask", "llama-int4")
 @pytest.mark.parametrize(
     "name", params(COMPLETE, slow=["marian-tiny/decoder_model_merged", "nllb-tiny/decoder_model_merged_quantized"])
 )

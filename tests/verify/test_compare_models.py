@@ -247,6 +247,7 @@ FAULTS: dict[str, tuple[Callable[[], Model], str, str]] = {
 }
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_fault_is_named(fault: str) -> None:
     make, tensor, text = FAULTS[fault]

@@ -30,6 +30,7 @@ def without_cache(path: Path, ids: np.ndarray) -> np.ndarray:
 STYLES = ("stacked", "two-stacked", "past_0-2bhsd", "anonymous", "cache_k_l0", "bshd")
 
 
+@pytest.mark.cases("past_0-2bhsd")
 @pytest.mark.parametrize("style", params(STYLES, slow=("stacked", "anonymous", "cache_k_l0")))
 def test_decoding_with_the_cache_equals_running_whole_sequences(style: str, model_file: Callable[[str], Path]) -> None:
     path = model_file(f"cache-styles/{style}")

@@ -55,6 +55,7 @@ def proof(original: Model, rewritten: Model) -> RewriteProof:
     return verify_rewrite(*two, options=RewriteProofOptions(tolerance=TOLERANCE, of_magnitude=True))
 
 
+@pytest.mark.cases("static")
 @pytest.mark.usefixtures("runs_alone")
 @pytest.mark.parametrize("nodes", [DYNAMIC, QDQ], ids=["dynamic", "static"])
 def test_products_on_rounded_data_are_equal_within_the_rounding_of_floats(nodes: str) -> None:
@@ -127,6 +128,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.cases("another operator between products")
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
 def test_faults_are_caught(fault: Fault) -> None:
     model = quantised()

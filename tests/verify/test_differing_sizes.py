@@ -25,6 +25,7 @@ def wrong_at(size: int) -> Model:
     )  # fmt: skip
 
 
+@pytest.mark.cases("23")
 @pytest.mark.parametrize("size", [37, 23, 101])
 def test_a_fault_at_one_size_is_found(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     proof = verify_rewrite(WHOLE, wrong_at(size))

@@ -66,6 +66,7 @@ def lowered(export: Path, out: Path) -> Path:
     return next(out.glob("*.onnx"))
 
 
+@pytest.mark.cases("described")
 @pytest.mark.parametrize("make", [pytest.param(bundled, marks=pytest.mark.slow), described, lowered])
 def test_a_folder_whose_model_ends_the_process_is_an_error(
     make: Callable[[Path, Path], Path], run: Run, tmp_path: Path
@@ -76,6 +77,7 @@ def test_a_folder_whose_model_ends_the_process_is_an_error(
     check(run("verify", export, out), file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["decoder_model", pytest.param("decoder_with_past_model", marks=pytest.mark.slow)])
 def test_a_split_whose_part_ends_the_process_is_an_error(part: str, run: Run, tmp_path: Path) -> None:
     merged = "example:merged-decoder"
@@ -84,6 +86,7 @@ def test_a_split_whose_part_ends_the_process_is_an_error(part: str, run: Run, tm
     check(run("verify", merged, *(tmp_path / f"{name}.onnx" for name in PARTS)), tmp_path / f"{part}.onnx")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["verify", pytest.param("compare", marks=pytest.mark.slow)])
 def test_a_file_that_ends_the_process_is_an_error(command: str, run: Run, tmp_path: Path) -> None:
     right, wrong = (saved(decoder("causal"), tmp_path, name) / f"{name}.onnx" for name in ("right", "wrong"))
@@ -91,6 +94,7 @@ def test_a_file_that_ends_the_process_is_an_error(command: str, run: Run, tmp_pa
     check(run(command, right, wrong), wrong)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", [pytest.param("lower", marks=pytest.mark.slow), "bundle"])
 def test_an_export_that_ends_the_process_is_an_error(command: str, run: Run, tmp_path: Path) -> None:
     export = saved(decoder("causal"), tmp_path / "export")

@@ -132,6 +132,7 @@ def injected(bundled: Bundled, fault: str, output: Path) -> Bundled:
     return bundled[0], output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAULTS]
 )

@@ -54,6 +54,7 @@ def proven(before: Path, after: Path, seed: int = 0) -> RewriteProof:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "seed"),
     [
@@ -74,6 +75,7 @@ def test_a_fold_is_proven_at_edges_and_rows_of_zeros(
     assert [note for note in found.notes if note.startswith("Where outputs are compared in float32, float16 puts")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(T5, marks=pytest.mark.slow), QWEN2])
 def test_it_is_not_without_the_comparison_in_float32(
     name: str, folded: Callable[[str], tuple[Path, Path]], monkeypatch: pytest.MonkeyPatch

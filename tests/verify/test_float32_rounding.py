@@ -62,6 +62,7 @@ def test_weights_that_another_tool_computed_are_equal_up_to_rounding(seed: int) 
     assert "Differences are rounding, of up to " in found.notes[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("wrong", [pytest.param({"scaled": 1 + 2e-5}, marks=pytest.mark.slow), {"by": 2e-5}])
 def test_a_few_times_as_much_is_none(wrong: dict[str, float], seed: int) -> None:
@@ -74,6 +75,7 @@ def test_equal_bits_that_are_claimed_are_asked_for() -> None:
     assert "runs differ" in found.failures[0]
 
 
+@pytest.mark.slow
 def test_a_tolerance_that_is_given_is_the_tolerance() -> None:
     assert not verify_rewrite(normalised(), fused(), options=RewriteProofOptions(tolerance=1e-9)).passed
     found = verify_rewrite(normalised(), fused(), options=RewriteProofOptions(tolerance=1e-3))
@@ -124,6 +126,7 @@ def norm(*, epsilon: float, far: float) -> Model:
     return model_of(NORM.format("epsilon"), opset=17, **{name: np.float32(value) for name, value in constants.items()})
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("far", [0, pytest.param(1000, marks=pytest.mark.slow), 3000])
 def test_fused_operators_may_be_as_far_off_as_the_original_itself(far: float, tmp_path: Path) -> None:
     """A mean of numbers near 3,000 leaves three digits of what is subtracted from it."""

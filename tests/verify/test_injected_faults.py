@@ -181,6 +181,7 @@ def lowered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
         yield of
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAULTS]
 )
@@ -222,6 +223,7 @@ BUNDLE_FAULTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "file", "place", "change"), BUNDLE_FAULTS)
 def test_a_wrong_weight_of_a_bundle_is_caught_and_named(
     family: str,

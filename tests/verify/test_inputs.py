@@ -40,6 +40,7 @@ def test_a_decoder_only_model_with_a_mask_over_past_and_new_tokens(real_model: R
     assert found["past_key_values.17.value"] == (2, 1, 4, 256)
 
 
+@pytest.mark.cases("anonymous-arg3-shape3", "bshd-k_cache_0-shape2")
 @pytest.mark.parametrize(
     ("style", "name", "shape"),
     [

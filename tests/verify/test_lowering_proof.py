@@ -249,6 +249,7 @@ QUICK = {
 }
 
 
+@pytest.mark.cases("unused slots count", "padding counts in the step")
 @pytest.mark.parametrize("fault", params(FAULTS, slow=FAULTS.keys() - QUICK))
 def test_a_fault_is_named(fault: str, lowered: dict[str, Lowered], tmp_path: Path) -> None:
     family, inject, cause = FAULTS[fault]

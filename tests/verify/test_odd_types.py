@@ -42,6 +42,7 @@ def copy(model: Model) -> Model:
     return Model.from_proto(model.proto)
 
 
+@pytest.mark.cases(10)
 @pytest.mark.parametrize("text", [*NARROW.values(), *OTHERS.values()], ids=[*NARROW, *OTHERS])
 def test_a_model_is_equal_to_itself_and_to_its_fold(text: str) -> None:
     model = model_of(text, opset=21 if "4[" in text or "8e" in text or "bfloat" in text else 18)

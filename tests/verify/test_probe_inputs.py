@@ -65,6 +65,7 @@ def test_runs_tell_what_is_as_long_as_the_tokens(tmp_path: Path) -> None:
     assert probe(*CASES["True counts"][:2], tmp_path).following_inputs == {("bbox", 1), ("mask", 1)}
 
 
+@pytest.mark.cases("padding-true-src_key_padding_mask-elements0", "layoutlm-attention_mask-elements1")
 @pytest.mark.parametrize(
     ("name", "mask", "elements"),
     [

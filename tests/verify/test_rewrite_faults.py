@@ -59,6 +59,7 @@ def windowed(window: int, name: str) -> Model:
     return model(text, **CONSTANTS, hidden=-9.0, **{name: np.int64(window)})
 
 
+@pytest.mark.cases("31")
 @pytest.mark.parametrize("entry", [16, 31])
 def test_a_table_of_biases_that_is_wrong_from_one_on(entry: int) -> None:
     wrong = np.where(np.arange(32) >= entry, TABLE + 0.5, TABLE)
@@ -68,6 +69,7 @@ def test_a_table_of_biases_that_is_wrong_from_one_on(entry: int) -> None:
     assert [run.failure != "" for run in found.runs] == [run.dims["past"] + run.dims["s"] > entry for run in found.runs]
 
 
+@pytest.mark.slow
 def test_a_window_that_is_off_by_one() -> None:
     assert verify_rewrite(windowed(48, "window"), windowed(48, "other")).passed
     found = verify_rewrite(windowed(48, "window"), windowed(49, "other"))

@@ -80,6 +80,7 @@ def dims(found: RewriteProof, name: str) -> list[int]:
     return [run.dims[name] for run in found.runs]
 
 
+@pytest.mark.cases("search/loop-greedy")
 @pytest.mark.usefixtures("runs_alone")
 @pytest.mark.parametrize("name", params(COMPLETE, slow={*COMPLETE} - QUICK))
 def test_real_models_give_what_they_give(name: str, model_file: ModelFile) -> None:

@@ -55,6 +55,7 @@ CONSTANTS: Mapping[str, object] = {
 }  # fmt: skip
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_right_rewrite_passes(name: str) -> None:
     constants = {"kernel": KERNEL} if "kernel" in RIGHT[name][0] else CONSTANTS

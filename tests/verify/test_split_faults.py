@@ -124,6 +124,7 @@ def test_a_pair_as_it_should_be_passes(merged: Model, folder: Path) -> None:
     assert all(branch.level.runs > 7 and branch.weights.equal for branch in found.branches)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position", [16, pytest.param(31, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("name", "number"), [("first", 0), pytest.param("later", 1, marks=pytest.mark.slow)])
 def test_positions_that_are_wrong_from_one_on(
@@ -138,6 +139,7 @@ def test_positions_that_are_wrong_from_one_on(
     assert found.loop.failure or (name, position) == ("first", 31)  # the prompt leaves room for the steps
 
 
+@pytest.mark.slow
 @pytest.mark.examples
 @pytest.mark.usefixtures("quick_runs")
 def test_a_row_of_the_embedding_that_no_run_reached(merged: Model, folder: Path) -> None:
@@ -186,6 +188,7 @@ BROKEN: dict[str, tuple[dict[str, Edit], str]] = {
 }
 
 
+@pytest.mark.cases("there is another output")
 @pytest.mark.parametrize(
     ("edits", "finding"),
     [
@@ -242,6 +245,7 @@ def test_a_model_that_onnxruntime_does_not_load(merged: Model, folder: Path) -> 
     assert not found.branches[0].failures
 
 
+@pytest.mark.slow
 @pytest.mark.examples
 @pytest.mark.usefixtures("quick_runs")
 def test_a_model_that_fails_at_some_sizes(merged: Model, folder: Path) -> None:
@@ -254,6 +258,7 @@ def test_a_model_that_fails_at_some_sizes(merged: Model, folder: Path) -> None:
     assert any(" runs differ, the first at batch_size=1, " in failure for failure in found.branches[0].failures)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("runs_alone")
 def test_later_steps_that_take_one_token_only_are_proven_with_one(merged: Model, folder: Path) -> None:
     def fixed(proto: ModelProto) -> None:

@@ -44,6 +44,7 @@ def split(
     return merged, *pair(merged, tmp_path_factory.mktemp(request.param))
 
 
+@pytest.mark.slow
 def test_real_splits_are_proven_to_the_last_bit(split: tuple[Model, Model, Model]) -> None:
     proof = verify_split(*split)
     assert proof.passed
@@ -70,6 +71,7 @@ def test_each_model_of_a_split_has_its_headline(tmp_path: Path) -> None:
     assert "By normal forms of later.onnx, at every legal size and for every input" in text
 
 
+@pytest.mark.slow
 def test_a_loop_that_starts_shorter_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decode = split_verifier.decode
 

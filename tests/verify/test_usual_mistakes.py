@@ -61,6 +61,7 @@ def zero_biases(part: str) -> Edit:
     return edit
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("edit", "fed", "text"),
     [

@@ -36,6 +36,7 @@ ALONE = {  # what only one kind of run catches, though its words are those of ot
 FIRST = {(pair.name.partition(":")[0], pair.caught): pair.name for pair in reversed(PAIRS)}  # of each kind
 
 
+@pytest.mark.cases(15)
 @pytest.mark.parametrize(
     "pair",
     [
@@ -86,6 +87,7 @@ NAMED = {
 }  # fmt: skip
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize(("before", "after", "gap"), NAMED.values(), ids=NAMED)
 def test_what_callers_may_miss_is_in_the_headline(before: str, after: str, gap: str) -> None:
     found = verify_rewrite(*(model(text, keep=np.array([0, -1, 4])) for text in (before, after)))
@@ -93,6 +95,7 @@ def test_what_callers_may_miss_is_in_the_headline(before: str, after: str, gap: 
     assert f"not cover: {gap}." in found.proven() or f"not covered: {gap}." in found.proven()
 
 
+@pytest.mark.cases("proven")
 @pytest.mark.parametrize(
     ("after", "loads"),
     [

@@ -71,6 +71,7 @@ def fault(proto: onnx.ModelProto, name: str) -> None:
         weight.CopyFrom(numpy_helper.from_array(swapped, weight.name))
 
 
+@pytest.mark.cases("heads")
 @pytest.mark.parametrize("name", ["scale", "heads", "keys for values"])
 def test_the_proof_finds_a_mistake(file: Path, name: str) -> None:
     proto = fold(load(file), options=FoldingOptions(fuse=True)).model.restore()

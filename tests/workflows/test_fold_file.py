@@ -300,6 +300,7 @@ def test_what_is_written_declares_its_shapes(source: Path) -> None:
     assert report.declared == 5  # y was declared so before
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("fuse", [False, True])
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ def pair(halves: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(halves, tmp_path / "pair"))
 
 
+@pytest.mark.slow
 def test_a_pair_keeps_its_weights_in_one_file_that_has_each_once(pair: Path, tmp_path: Path) -> None:
     report = fold_folder(pair, tmp_path / "out")
     sizes = {file.name: file.bytes for file in report.after}

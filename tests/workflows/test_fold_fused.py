@@ -51,6 +51,7 @@ def network(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.cases("inline")
 @pytest.mark.parametrize("weights", ["shared", "inline"])
 def test_a_fused_model_is_no_larger_and_within_the_tolerance(network: Path, weights: Placement) -> None:
     out = network.with_name("out.onnx")

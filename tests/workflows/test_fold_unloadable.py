@@ -69,6 +69,7 @@ def feed_of(model: Model) -> dict[str, np.ndarray]:
     return {"x": x, **({"c": np.array(True)} if len(model.graph.inputs) > 1 else {})}
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize(("text", "faults"), CASES.values(), ids=CASES)
 def test_it_is_named_mended_and_proven(text: str, faults: list[str], tmp_path: Path) -> None:
     model = model_of(text, opset=17, ir=8)

@@ -116,6 +116,7 @@ def providers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(provider_list, "is_here", lambda known: "built in" if known.name == "cpu" else "")
 
 
+@pytest.mark.cases(10)
 @pytest.mark.parametrize(
     ("command", "name"),
     [pytest.param(*case, marks=pytest.mark.slow if case in SLOW else []) for case in WRITES],
@@ -169,6 +170,7 @@ def test_every_golden_file_is_compared() -> None:
     assert {path.stem for path in GOLDEN.glob("*.json")} == names
 
 
+@pytest.mark.cases(13)
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.json")), ids=lambda path: path.stem)
 def test_a_golden_file_sees_each_change(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
@@ -205,6 +207,7 @@ def test_every_section_has_a_schema() -> None:
     assert {*SECTION_NAMES, *(section.name for section in EXTRAS), "blockers", "placement"} == SECTION_RESULTS.keys()
 
 
+@pytest.mark.cases(15)
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_a_schema_is_one(name: str) -> None:
     jsonschema.Draft202012Validator.check_schema(schema_of(name))

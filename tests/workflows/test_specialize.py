@@ -105,6 +105,7 @@ def test_a_symbol_that_stays_dynamic_needs_one_session(small: Model) -> None:
     assert len(specializer) == 1
 
 
+@pytest.mark.cases("llama-int4", "anonymous")
 @pytest.mark.parametrize(
     ("name", "sizes"),
     [

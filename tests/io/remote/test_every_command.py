@@ -104,6 +104,7 @@ def told(run: Command, name: str, model: str) -> tuple[object, str, str, dict[st
     return code, said, errors, written
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("name", commands(*SLOW))
 def test_what_a_command_says_of_a_url_is_what_it_says_of_the_file(place: Site, run: Command, name: str) -> None:
     model = MODELS.get(name, "model.onnx")
@@ -117,6 +118,7 @@ def test_what_a_command_says_of_a_url_is_what_it_says_of_the_file(place: Site, r
     assert place.asked
 
 
+@pytest.mark.cases(14)
 @pytest.mark.parametrize("name", commands("survey"))
 @pytest.mark.parametrize("status", [404, 403])
 def test_a_fault_of_the_server_is_one_clear_error(place: Site, run: Command, name: str, status: int) -> None:

@@ -50,6 +50,7 @@ def refused(site: Site, problem: str, *, options: RemoteOptions = OPTIONS, url: 
     assert time.monotonic() - begin < 150
 
 
+@pytest.mark.cases(11)
 @pytest.mark.parametrize("after", [0, 1, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("fault", "problem"),
@@ -123,6 +124,7 @@ def test_a_status_is_one_clear_error(site: Site, status: int, problem: str) -> N
     assert len(site.asked) == (4 if status == 503 else 1)
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("fault", ["drop", "drop before", "status", "half"])
 def test_what_passes_is_tried_again(site: Site, fault: str) -> None:
     url = site.put("/model.onnx", CONTENT)

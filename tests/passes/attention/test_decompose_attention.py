@@ -140,6 +140,7 @@ def test_rows_are_looked_at_where_a_mask_may_hide_all(floor: str, is_guarded: bo
     assert ("ReduceMax" in operators(outcome.model)) is is_guarded
 
 
+@pytest.mark.cases("mask = Where (attention_mask, zero, floor)")
 @pytest.mark.parametrize("mask", ["mask = Identity (attention_mask)", "mask = Where (attention_mask, zero, floor)"])
 def test_the_proof_tries_rows_without_keys(mask: str, tmp_path: Path) -> None:
     model = model_of(ENCODER.replace("FLOOR", "-3.4028235e38").replace("MASK", mask), 23)
@@ -149,6 +150,7 @@ def test_the_proof_tries_rows_without_keys(mask: str, tmp_path: Path) -> None:
     assert "that hide all" in report.proof.coverage
 
 
+@pytest.mark.cases("float[h, S, T] m-24")
 @pytest.mark.parametrize("opset", [pytest.param(23, marks=pytest.mark.slow), 24])
 @pytest.mark.parametrize("mask", ["bool[S, T] m", "float[h, S, T] m", "float[c, d] m"])
 def test_the_proof_finds_the_lengths_that_the_mask_needs(mask: str, opset: int, tmp_path: Path) -> None:

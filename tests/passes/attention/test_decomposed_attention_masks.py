@@ -96,6 +96,7 @@ MASKS = {  # dims, with the length of the keys and of the past joined as `u`
 KINDS = [(name, is_boolean) for name in MASKS for is_boolean in ((False, True) if MASKS[name] else (False,))]
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("mask", "is_boolean"), KINDS)
 def test_every_kind_of_mask_gives_what_the_reference_gives(mask: str, is_boolean: bool, seed: int) -> None:

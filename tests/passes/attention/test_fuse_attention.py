@@ -110,6 +110,7 @@ GIVEN = {
 }  # fmt: skip
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("body", LAYERS.values(), ids=LAYERS)
 def test_it_is_one_node(body: str) -> None:
     assert operators(fused(attention(body, **GIVEN))) == ["Attention"]

@@ -165,6 +165,7 @@ FILLED = {
 }
 
 
+@pytest.mark.cases(17)
 @pytest.mark.parametrize("floor", [-1e9, -255.0])
 @pytest.mark.parametrize("model", FILLED.values(), ids=FILLED)
 def test_fills_are_additions(model: Model, floor: float) -> None:

@@ -55,6 +55,7 @@ def run(content: bytes | str, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     return session.run(None, {info.name: feeds[info.name] for info in session.get_inputs()})
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("floor", [-1e9, -255.0])
 @pytest.mark.parametrize("name", MODELS)
 def test_masks_are_arithmetic(model_file: Callable[[str], Path], name: str, floor: float) -> None:

@@ -184,6 +184,7 @@ def test_indices_in_another_order_are_no_repeat() -> None:
     assert ShareKvHeads().run(model).model is model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_folded", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_real_export_is_proven(is_folded: bool) -> None:
     proto = onnx.load_from_string(lzma.decompress((MODELS / "qwen2-tiny/model.onnx.xz").read_bytes()))

@@ -15,6 +15,7 @@ PASS = TrilToConstant()
 DTYPES = [TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.INT64, TensorProto.BOOL]
 
 
+@pytest.mark.cases(28)
 @pytest.mark.parametrize("dtype", [*DTYPES, TensorProto.INT32, TensorProto.INT8, TensorProto.FLOAT16])
 @pytest.mark.parametrize("upper", [0, 1])
 @pytest.mark.parametrize("k", [None, -9, -2, 0, 1, 7])
@@ -52,6 +53,7 @@ MASKS = {
 }
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("nodes", MASKS.values(), ids=MASKS)
 def test_large_masks_of_positions(nodes: str) -> None:
     text = f"""g (float[{BIG}] x) => (y) {{ r = Range (none, length, one) k = Cast <to = 7> (r) q = Unsqueeze (k, last)

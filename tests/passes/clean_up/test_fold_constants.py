@@ -186,6 +186,7 @@ def test_it_is_declined(model: Model, reason: str) -> None:
     assert (lines(outcome.model), outcome.changes) == (lines(model), ())
 
 
+@pytest.mark.slow
 def test_constants_that_end_the_process_spoil_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where many do, no more are tried: each costs a process."""
     monkeypatch.setattr(fold_constants, "MAX_DEATHS", 3)

@@ -122,6 +122,7 @@ STEPS: tuple[Callable[[Chain], None], ...] = (
 )  # fmt: skip
 
 
+@pytest.mark.cases(14)
 @pytest.mark.parametrize("seed", range(40))
 def test_a_random_chain_has_four_axes_and_the_same_elements(seed: int) -> None:
     chain = Chain(seed)

@@ -46,6 +46,7 @@ def worst(before: Model, after: Model) -> float:
     return max(float(np.abs(one - two).max(initial=0)) for one, two in pairs)
 
 
+@pytest.mark.cases("t5-tiny/encoder_model")
 @pytest.mark.parametrize(("name", "dims"), MODELS.items(), ids=MODELS)
 def test_a_real_export_has_four_axes_and_the_same_results(
     model_file: Callable[[str], Path], name: str, dims: dict[str, int]

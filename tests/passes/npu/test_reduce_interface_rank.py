@@ -52,6 +52,7 @@ def test_the_axis_of_slots_stays_an_axis() -> None:
     assert axes.of(4) == 2
 
 
+@pytest.mark.cases("past_0-2bhsd")
 @pytest.mark.parametrize("name", ["stacked", "two-stacked", "past_0-2bhsd"])
 def test_real_stacked_caches(model_file: Callable[[str], Path], name: str) -> None:
     model = load(model_file(f"cache-styles/{name}"), threshold=1 << 30)

@@ -73,6 +73,7 @@ LOWERED = {
 }
 
 
+@pytest.mark.cases(8)
 @pytest.mark.parametrize("model", LOWERED.values(), ids=LOWERED)
 def test_no_tensor_of_rank_5_is_left(model: Model) -> None:
     assert highest(model) > 4

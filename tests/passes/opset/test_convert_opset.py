@@ -220,6 +220,7 @@ def test_each_adapter_is_for_a_version_in_which_its_operator_changed() -> None:
         assert version in [step.since for step in conversion_steps(name, version - 1, version) or ()], name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -253,6 +254,7 @@ def without_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
     return light
 
 
+@pytest.mark.cases("opus-mt-en-fr/decoder_with_past_model")
 @pytest.mark.parametrize("name", ["nllb-600m/decoder_model_merged", "opus-mt-en-fr/decoder_with_past_model"])
 def test_old_exports_are_converted_without_their_weights(name: str) -> None:
     proto = onnx.load_from_string(lzma.decompress((MODELS / f"{name}.onnx.xz").read_bytes()))

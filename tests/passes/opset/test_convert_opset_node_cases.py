@@ -68,6 +68,7 @@ def same(one: object, other: object) -> bool:
     return bool(np.array_equal(np.asarray(one), np.asarray(other), equal_nan=np.asarray(one).dtype.kind == "f"))
 
 
+@pytest.mark.slow
 def test_an_operator_that_stays_as_it_is_gives_the_same_in_the_newest_opset() -> None:
     differing, count = set(), 0
     for model, feeds, expected in stamped():

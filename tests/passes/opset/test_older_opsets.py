@@ -211,6 +211,7 @@ def test_a_way_through_many_opsets_gives_the_same(seed: int) -> None:
         assert_same(start, model, [{"x": x}])
 
 
+@pytest.mark.cases("search/loop-greedy-11")
 @pytest.mark.parametrize(
     ("name", "version"),
     [("whisper-tiny/decoder_model_merged", 17), ("search/loop-greedy", 11), ("bert-fill-mask/model", 11)],

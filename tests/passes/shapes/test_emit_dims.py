@@ -81,7 +81,7 @@ SIZES = [
 ]
 
 
-@examples(30, 60)
+@examples(15, 60)
 @given(st.lists(EXPRESSIONS, min_size=1, max_size=3), st.sampled_from([9, 10, 11, 12, 13, 15, 18, 21]))
 def test_nodes_compute_what_expressions_say(elements: list[Expr], opset: int) -> None:
     assume(DimsEmitter(Editor(model_of(TEXT, opset))).can_emit(elements))

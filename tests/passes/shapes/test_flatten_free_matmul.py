@@ -675,7 +675,7 @@ def chains(draw: st.DrawFn) -> tuple[Model, bool]:
 
 
 @given(chains())
-@examples(50, 150)
+@examples(25, 150)
 def test_chains_give_the_same_without_the_flattening(chain: tuple[Model, bool]) -> None:
     model, is_liftable = chain
     result = FlattenFreeMatmul().run(model)
@@ -716,6 +716,7 @@ def test_a_quantised_decoder_with_a_cache_gives_the_same(model_file: Callable[[s
     assert verify_rewrite(path, result.model, options=RewriteProofOptions(runs=3)).passed
 
 
+@pytest.mark.slow
 def test_both_branches_of_a_merged_decoder_are_lifted(real_model: Callable[[str], Model]) -> None:
     result = fold(real_model("opus-mt-en-fr/decoder_model_merged"))
     assert "flatten-free-matmul: 102 Reshapes around batched nodes removed" in result.changes

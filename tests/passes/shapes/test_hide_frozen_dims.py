@@ -118,6 +118,7 @@ def test_what_the_impossible_branch_computes_is_the_same_where_the_runtime_accep
         session(frozen).run(None, {**given, "use_cache": np.array([True])})
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(("past", "tokens"), [(0, 1), (1, 1), (5, 1), (33, 1), (5, 3), (0, 3)])
 def test_a_decode_step_is_frozen_written_and_proven(merged: Model, past: int, tokens: int, tmp_path: Path) -> None:
     source, output = tmp_path / "m.onnx", tmp_path / "out.onnx"

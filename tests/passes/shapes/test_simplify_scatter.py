@@ -132,7 +132,7 @@ def check(model: Model, length: str = "L") -> tuple[Model, int]:
     return result, ran
 
 
-@examples(25, 60)
+@examples(12, 60)
 @given(
     st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=3), st.booleans(), st.sampled_from(["L", "past_L"])
 )

@@ -58,6 +58,7 @@ def assert_same(model: Model, update: Update, sizes: Sequence[int], rows: int) -
     return later
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("update", UPDATES)
 @pytest.mark.parametrize(("rows", "prompt"), [(1, 1), (2, 1), (2, 3), (2, 7)])
 def test_a_ring_gives_what_a_growing_cache_gives(update: Update, rows: int, prompt: int) -> None:
@@ -71,6 +72,7 @@ def test_a_ring_gives_what_a_growing_cache_gives(update: Update, rows: int, prom
     assert inputs["attention_mask_slots"] == (("slots", "batch") if is_first else ("batch", SLOTS))
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_masks_are_followed_however_they_are_spelled(spelling: str) -> None:
     model = model_of(SPELLINGS[spelling])
@@ -167,6 +169,7 @@ TAKEN_BY_NONE: Mapping[str, tuple[str, Mapping[str, str]]] = {
 }
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("case", TAKEN_BY_NONE)
 def test_no_ring_is_made_where_the_last_tokens_would_not_do(case: str) -> None:
     mask, changes = TAKEN_BY_NONE[case]

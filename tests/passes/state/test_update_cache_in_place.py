@@ -23,6 +23,7 @@ UPDATES: tuple[Update, ...] = ("tensor-scatter", "scatter-nd")
 SIZES = ([1, 1, 1], [3, 1, 2], [SLOTS], [2, SLOTS - 2])
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("update", UPDATES)
 @pytest.mark.parametrize("rows", [1, 2])
 @pytest.mark.parametrize("start", [False, True], ids=["one model", "a model for the start"])

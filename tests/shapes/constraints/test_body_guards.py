@@ -59,6 +59,7 @@ def fails(proto: Model, size: int, flag: bool) -> bool:
     return False
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize(("condition", "is_then"), CHOICES.values(), ids=CHOICES)
 def test_a_branch_counts_where_its_condition_lets_it_run(condition: str, is_then: bool) -> None:
     found = chosen(condition, is_then)

@@ -47,7 +47,7 @@ def names(letter: str, count: int) -> tuple[Expr, ...]:
     return tuple(symbol(f"{letter}{index}", 0) for index in range(count))
 
 
-@examples(150, 300)
+@examples(75, 300)
 @given(st.lists(SIZE, min_size=1, max_size=3), st.lists(st.integers(-2, 4), min_size=1, max_size=3), st.booleans())
 def test_a_reshape_is_read_as_onnxruntime_reads_it(source: list[int], target: list[int], allow_zero: bool) -> None:
     if allow_zero and -1 in target and 0 in target:
@@ -68,7 +68,7 @@ def test_a_reshape_is_read_as_onnxruntime_reads_it(source: list[int], target: li
         assert all(wanted in (-1, size) for wanted, size in zip(target, given_shape, strict=True))
 
 
-@examples(100, 200)
+@examples(50, 200)
 @given(SIZE, SIZE, SIZE)
 def test_dims_broadcast_as_in_onnxruntime(a: int, b: int, c: int) -> None:
     given_shape = shape_of(
@@ -80,7 +80,7 @@ def test_dims_broadcast_as_in_onnxruntime(a: int, b: int, c: int) -> None:
     assert (outcome(Broadcast(names("a", 3), ""), [a, b, c]) == FAILS) == (given_shape is None)
 
 
-@examples(100, 200)
+@examples(50, 200)
 @given(st.tuples(SIZE, SIZE), st.tuples(SIZE, SIZE), st.tuples(SIZE, SIZE))
 def test_inputs_are_joined_as_in_onnxruntime(a: tuple[int, int], b: tuple[int, int], c: tuple[int, int]) -> None:
     given_shape = shape_of(
@@ -93,7 +93,7 @@ def test_inputs_are_joined_as_in_onnxruntime(a: tuple[int, int], b: tuple[int, i
     assert (outcome(precondition, [*a, *b, *c]) == FAILS) == (given_shape is None)
 
 
-@examples(100, 200)
+@examples(50, 200)
 @given(st.integers(-5, 5), st.integers(-5, 5), SIZE)
 def test_a_slice_is_cut_as_in_onnxruntime(start: int, end: int, size: int) -> None:
     precondition = Sliced(symbol("s"), symbol("e"), names("d", 1), 0)
