@@ -49,10 +49,8 @@ def compare_interfaces(a: Model, b: Model) -> Interfaces:
 
     Of these, what stands at the same place of both models comes first, then what is the only one of its kind in either.
     """
-    return Interfaces(
-        inputs=compare_ports(a.graph.inputs, b.graph.inputs, _kind_of_input),
-        outputs=compare_ports(a.graph.outputs, b.graph.outputs, _kind_of_output),
-    )
+    inputs = compare_ports(a.graph.inputs, b.graph.inputs, _kind_of_input)
+    return Interfaces(inputs, compare_ports(a.graph.outputs, b.graph.outputs, _kind_of_output))
 
 
 def compare_ports(ports_a: Sequence[Value], ports_b: Sequence[Value], kind_of: Kind | None = None) -> Ports:
@@ -97,5 +95,4 @@ def _kind_of_output(value: Value) -> Hashable:
 
 
 def _type(value: Value) -> Hashable:
-    declared = declared_type(value)
-    return None if declared is None else (declared.dtype, declared.rank)
+    return (declared := declared_type(value)) and (declared.dtype, declared.rank)

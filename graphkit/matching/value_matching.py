@@ -53,17 +53,17 @@ class GraphSide(ABC):
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
         """The nodes of the graph that compute something of its inputs, each after those that it reads."""
-        return tuple(
-            node
-            for node in self.order
-            if not node.is_op("Constant", "Identity") or any(known_tensor(value) is None for value in node.results)
-        )
+        return tuple(node for node in self.order if not _gives_constants(node))
 
     @cached_property
     def place(self) -> Mapping[Value, int]:
         """The inputs and computed tensors of the graph, in topological order, with their places."""
         computed = [value for node in self.nodes for value in node.outputs if value is not None]
         return {value: place for place, value in enumerate([*self.inputs, *computed])}
+
+
+def _gives_constants(node: Node) -> bool:
+    return node.is_op("Constant", "Identity") and all(known_tensor(value) is not None for value in node.results)
 
 
 def known_tensor(value: Value) -> TensorProto | None:
@@ -162,9 +162,7 @@ class _Matcher:
 
     def match_by_order(self) -> None:
         """Match what is left within a module of one path, of one operator and dims, where both have as many."""
-        mine, theirs = (
-            _group_unmatched(*each) for each in ((self.a, self.matching.forth), (self.b, self.matching.back))
-        )
+        mine, theirs = _group_unmatched(self.a, self.matching.forth), _group_unmatched(self.b, self.matching.back)
         for key, values_a in mine.items():
             if len(values_a) == len(values_b := theirs.get(key, [])):
                 for value_a, value_b in zip(values_a, values_b, strict=True):
@@ -204,11 +202,7 @@ class _Matcher:
         named = [(value, two) for value, two in named if value not in matching.forth]
         named = [(value, two) for value, two in named if may_be_equal(self.a.dims(value), self.b.dims(two))]
         for value, two in named:
-            uses = [  # that are alike: at the same places, by nodes whose operators and names are the same
-                {(n.operator, place, *(v.name for v in n.results)) for n, place in each.consumers}
-                for each in (value, two)
-            ]
-            if uses[0] and uses[0] == uses[1]:
+            if (uses := _uses_of(value)) and uses == _uses_of(two):
                 matching.add(value, two, "name")
         if twin is not None:
             matching.add_nodes(node, twin, "structure")
@@ -301,6 +295,11 @@ class _Matcher:
         scope, matched = (self.a.scope, self.matching.forth) if of_a else (self.b.scope, self.matching.back)
         readers = dict.fromkeys(reader for reader, _ in value.consumers if reader.scope is scope)
         return [node for node in readers if not any(result in matched for result in node.results)]
+
+
+def _uses_of(value: Value) -> set[tuple[object, ...]]:
+    """Return how a value is used: at which places, by which operators, and the names of their results."""
+    return {(node.operator, place, *(result.name for result in node.results)) for node, place in value.consumers}
 
 
 def may_be_equal(dims_a: Dims, dims_b: Dims) -> bool:
@@ -398,10 +397,8 @@ def same_operator(node_a: Node, node_b: Node) -> bool:
 
 def same_type(value_a: Value, value_b: Value) -> bool:
     """Whether two constants have one dtype and the same dims."""
-    tensor_a, tensor_b = known_tensor(value_a), known_tensor(value_b)
-    if tensor_a is None or tensor_b is None:
-        return False
-    return (tensor_a.data_type, tensor_a.dims) == (tensor_b.data_type, tensor_b.dims)
+    a, b = known_tensor(value_a), known_tensor(value_b)
+    return a is not None and b is not None and (a.data_type, a.dims) == (b.data_type, b.dims)
 
 
 def match_equal(matching: Matching, graph_a: Scope, graph_b: Scope) -> None:
@@ -417,18 +414,14 @@ def match_equal(matching: Matching, graph_a: Scope, graph_b: Scope) -> None:
     unnamed: list[Node] = []
     for node in graph_a.nodes:
         twins = theirs[matching.numbers.nodes[node]]
-        twin = next((twin for twin in twins if _names(twin) == _names(node)), None)
+        twin = next((twin for twin in twins if twin.proto.output == node.proto.output), None)
         if twin is None:
             unnamed.append(node)
-            continue
-        twins.remove(twin)
-        _match_nodes(matching, node, twin)
+        else:
+            twins.remove(twin)
+            _match_nodes(matching, node, twin)
     for node in unnamed:
         _match_nodes(matching, node, theirs[matching.numbers.nodes[node]].pop(0))
-
-
-def _names(node: Node) -> tuple[str, ...]:
-    return tuple(value.name if value is not None else "" for value in node.outputs)
 
 
 def _match_nodes(matching: Matching, node: Node, twin: Node) -> None:

@@ -40,10 +40,7 @@ def place_of(model: Model, tensor: TensorProto) -> Place | None:
 def first_difference(model: Model, tensor: TensorProto, other: Model, other_tensor: TensorProto) -> int | None:
     """Return the first byte in which a tensor differs from one of another model, None where there is none.
 
-    Bytes that lie at one place of one file are equal unread.
-
-    Raises:
-        ModelError: A data file is missing, or has shrunk.
+    Bytes that lie at one place of one file are equal unread. A ModelError says that a file is missing, or has shrunk.
     """
     places = place_of(model, tensor), place_of(other, other_tensor)
     if places[0] is not None and places[0] == places[1]:
@@ -117,11 +114,7 @@ class ConstantNumbers:
         self._fresh = itertools.count()
 
     def of(self, model: Model, tensor: TensorProto) -> int:
-        """Return the number of a tensor.
-
-        Raises:
-            ModelError: Its file has shrunk since the model was read.
-        """
+        """Return the number of a tensor, or raise a ModelError where its file has shrunk since the model was read."""
         kind = (tensor.data_type, tuple(tensor.dims))
         if tensor.data_type == TensorProto.STRING:
             return self._number_of_key((kind, tuple(tensor.string_data)))
@@ -139,11 +132,7 @@ class ConstantNumbers:
         return self._number_of_key((kind, self.of_bytes(model, tensor)))
 
     def of_bytes(self, model: Model, tensor: TensorProto) -> int:
-        """Return the number of the bytes of a tensor, whatever dtype and dims it has.
-
-        Raises:
-            ModelError: Its file is missing, or has shrunk since the model was read.
-        """
+        """Return the number of the bytes of a tensor, whatever dtype and dims it has, or raise a ModelError."""
         place = place_of(model, tensor)
         if place is not None and place in self._numbers:
             return self._numbers[place]
@@ -162,11 +151,7 @@ class ConstantNumbers:
         return number
 
     def of_sparse(self, model: Model, sparse: SparseTensorProto) -> int:
-        """Return the number of a sparse tensor.
-
-        Raises:
-            ModelError: Its file has shrunk since the model was read.
-        """
+        """Return the number of a sparse tensor, or raise a ModelError."""
         parts = self.of(model, sparse.values), self.of(model, sparse.indices)
         return self._number_of_key(("sparse", tuple(sparse.dims), *parts))
 
@@ -220,9 +205,8 @@ class ValueNumbers:
     def _number_graph(self, model: Model, scope: Scope) -> int:
         is_main = scope is model.graph
         for place, value in enumerate(scope.inputs):
-            self.values[value] = self._number(
-                ("input", self._name(value)) if is_main else ("bound", scope.depth, place)
-            )
+            key = ("input", self._name(value)) if is_main else ("bound", scope.depth, place)
+            self.values[value] = self._number(key)
         defaults = [self._number_constant(model, value) for value in scope.inputs]
         for value in scope.initializers:
             if value.kind == "initializer":
@@ -258,27 +242,22 @@ class ValueNumbers:
 
     def _number_node(self, model: Model, node: Node) -> None:
         bodies = frozenset((name, self._number_graph(model, body)) for name, body in node.bodies.items())
-        attributes = {
-            attribute.name: self._attribute_key(model, attribute)
-            for attribute in node.proto.attribute
-            if attribute.type not in GRAPHS and attribute != default_of(node, attribute.name)
-        }
-        self.attributes[node] = attributes
+        plain = (each for each in node.proto.attribute if each.type not in GRAPHS)
+        said = (each for each in plain if each != default_of(node, each.name))
+        attributes = self.attributes[node] = {each.name: self._attribute_key(model, each) for each in said}
         inputs = [self.value(value) for value in node.inputs]
         while inputs and node.inputs[len(inputs) - 1] is None:
             inputs.pop()
         output_indices = tuple(index for index, value in enumerate(node.outputs) if value is not None)
         key = (node.operator, node.proto.overload, frozenset(attributes.items()), tuple(inputs), output_indices, bodies)
         number = self.nodes[node] = self._number(key)
-        constant = node.constant
         for index, value in enumerate(node.outputs):
             if value is not None and value.producer is node:
-                is_constant = constant is not None and index == 0
-                self.values[value] = (
-                    self._number(("constant", self.constants.of(model, constant)))
-                    if is_constant and constant is not None
-                    else self._number(("output", number, index))
+                tensor = node.constant if index == 0 else None
+                content = (
+                    ("output", number, index) if tensor is None else ("constant", self.constants.of(model, tensor))
                 )
+                self.values[value] = self._number(content)
 
     def _attribute_key(self, model: Model, attribute: AttributeProto) -> Hashable:
         if attribute.ref_attr_name:

@@ -294,22 +294,14 @@ Renames = tuple[tuple[str, str], ...]  # (old name, new name)
 
 
 def parse_size(text: str) -> int:
-    """Return a size: `8`.
-
-    Raises:
-        UsageError: The text is something else.
-    """
+    """Return a size, such as `8`, or raise a UsageError."""
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise UsageError(f"'{text}' is not a size - write a number of at least 0")
     return int(text)
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
-    """Return a shape: `1x3x800x800`, `1,3,800,800` or `[1, 3, 800, 800]`; `[]` for a scalar.
-
-    Raises:
-        UsageError: The text is something else.
-    """
+    """Return a shape, `1x3x800x800`, `1,3,800,800` or `[1, 3, 800, 800]`, `[]` for a scalar; else a UsageError."""
     inner = text.strip()
     if inner.startswith("[") and inner.endswith("]"):
         inner = inner[1:-1].strip()
@@ -319,11 +311,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
 
 
 def parse_bounds(text: str) -> Bounds:
-    """Return bounds: `0:512`, `1:`, `:512`, or `8` for both.
-
-    Raises:
-        UsageError: The text is something else.
-    """
+    """Return bounds, `0:512`, `1:`, `:512`, or `8` for both, or raise a UsageError."""
     low, separator, high = text.partition(":")
     least = parse_size(low) if low or not separator else None
     most = parse_size(high) if high else None if separator else least
@@ -333,11 +321,7 @@ def parse_bounds(text: str) -> Bounds:
 
 
 def read_option(annotation: str, text: str) -> object:
-    """Return an option of names, `name;...`, or of a type with values, `name=value;...`; None for other types.
-
-    Raises:
-        UsageError: The text cannot be parsed.
-    """
+    """Return an option of names, `name;...`, or of a type with values, `name=value;...`; None for other types."""
     if annotation == "Names":
         return tuple(filter(None, (name.strip() for name in text.split(";"))))
     parse = VALUES.get(annotation)

@@ -31,9 +31,8 @@ def without_outputs(model: Model) -> Declined | None:
     """Return why a model without outputs is left alone, None for any other: all of it would be dead code."""
     if model.proto.graph.output:
         return None
-    return Declined(
-        model.name, "nothing is rewritten, because the graph has no outputs, and all of it would be dead code"
-    )
+    reason = "nothing is rewritten, because the graph has no outputs, and all of it would be dead code"
+    return Declined(model.name, reason)
 
 
 def clean_proto(proto: onnx.ModelProto) -> int:
@@ -42,10 +41,8 @@ def clean_proto(proto: onnx.ModelProto) -> int:
     for function in proto.functions:
         needs = _follow_needs(function.node, function.output)
         removed += _clean_nodes(function.node, needs)
-        defined = {*function.input, *needs.made}
-        keep_members(
-            function.value_info, [info.name in needs.names and info.name in defined for info in function.value_info]
-        )
+        used = needs.names.intersection([*function.input, *needs.made])
+        keep_members(function.value_info, [info.name in used for info in function.value_info])
     while proto.functions:  # those go that nothing calls, or only such as go
         graphs = [proto.graph.node, *(function.node for function in proto.functions)]
         called = set().union(*map(_operators_of, graphs))
@@ -80,8 +77,7 @@ def _follow_needs(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> _N
         makers.update((name, index) for name in named)
         if not named:
             pending.append(index)
-    needed = _Needs([False] * len(nodes), set(), makers.keys(), {})
-    names = list(outputs)
+    needed, names = _Needs([False] * len(nodes), set(), makers.keys(), {}), list(outputs)
     while pending or names:
         if not pending:
             name = names.pop()
@@ -89,8 +85,7 @@ def _follow_needs(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> _N
                 needed.names.add(name)
                 pending += [makers[name]] if name in makers else []
             continue
-        index = pending.pop()
-        if needed.nodes[index]:
+        if needed.nodes[index := pending.pop()]:
             continue
         needed.nodes[index] = True
         names += nodes[index].input

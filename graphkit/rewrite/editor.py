@@ -61,11 +61,7 @@ forget_on_registration(_infer_cached.cache_clear)
 
 
 class Editor(Edits):
-    """Collects edits of one model, which keep the nodes that fusions of onnxruntime look for where that is wanted.
-
-    Raises:
-        ModelError: The model's graph is not sound: see `Model.check_soundness`.
-    """
+    """Collects edits of a sound model; where it is wanted, what fusions of onnxruntime look for is kept."""
 
     def __init__(self, model: Model, spec: DimSpec = AS_DECLARED, *, keep_fusions: bool = False) -> None:
         model.check_soundness()
@@ -103,7 +99,7 @@ class Editor(Edits):
     def _fused_nodes(self) -> Mapping[Node, str]:
         operators: dict[Node, str] = {}
         for scope in self.scopes if self.keep_fusions else ():
-            operators.update(fused_nodes(scope, lambda value: self.shapes[value].dims))
+            operators.update(fused_nodes(scope, self.shapes.dims))
         return operators
 
     def nodes(self, *operators: str) -> Iterator[Node]:
@@ -159,11 +155,8 @@ class Editor(Edits):
 
     def facts(self, node: Node) -> NodeFacts:
         """Return a node with the known facts of its tensors."""
-        inputs, outputs = (
-            [None if value is None else self.shapes[value] for value in values]
-            for values in (node.inputs, node.outputs)
-        )
-        return NodeFacts(node, inputs, outputs)
+        inputs = [None if value is None else self.shapes[value] for value in node.inputs]
+        return NodeFacts(node, inputs, [None if value is None else self.shapes[value] for value in node.outputs])
 
     def known_integers(self, value: Value | None) -> list[int] | None:
         """Return the elements of an integer tensor in order, None where they are not known."""
@@ -173,10 +166,7 @@ class Editor(Edits):
     def read_constant(self, value: Value | None, limit: int, itemsize: int = 0) -> np.ndarray | None:
         """Return the elements of a constant, None for any other value, or where a data file is missing.
 
-        Args:
-            value: The value.
-            limit: The most bytes that it may have.
-            itemsize: The bytes of an element where they are counted as another dtype's, 0 for its own.
+        It may have so many bytes, those of another dtype where an item size is given.
         """
         tensor = value.constant if value is not None else None
         if tensor is None:
@@ -201,8 +191,8 @@ class Editor(Edits):
         array = self.read_constant(value, MAX_UNIFORM)
         if array is None or not array.size:
             return None
-        first = float(array.reshape(-1)[0])
-        return first if np.isfinite(first) and bool((array == array.reshape(-1)[0]).all()) else None
+        first = array.reshape(-1)[0]
+        return float(first) if np.isfinite(float(first)) and bool((array == first).all()) else None
 
     # Edits
 
@@ -247,11 +237,7 @@ class Editor(Edits):
         return self._constants[key]
 
     def weight(self, name: str, dtype: int, dims: Sequence[int], parts: Iterable[bytes]) -> str:
-        """Return the name of a constant that every graph can read, whose bytes stay on disk where they are many.
-
-        Raises:
-            OutputError: There is no room for them.
-        """
+        """Return the name of a constant that every graph can read, whose bytes stay on disk where they are many."""
         chosen = self.unique_name(name)
         tensor = self.model.make_tensor(chosen, dtype, dims, parts)
         if (payload_size(tensor) or 0) < DEFAULT_THRESHOLD or self.model.proto.ir_version < INITIALIZERS_SINCE:

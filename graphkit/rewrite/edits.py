@@ -97,16 +97,13 @@ class _Rebuilder:
 
     def graph(self, scope: Scope, graph: onnx.GraphProto, first: list[onnx.NodeProto]) -> None:
         nodes = first + [self._made(new, scope) for new in self.edits.heads.get(scope, ())]
-        is_same = not nodes
+        is_same = not (nodes or any(node in self.edits.before or node in self.edits.replaced for node in scope.nodes))
         for node, proto in zip(scope.nodes, graph.node, strict=True):
-            if node in self.edits.before:
-                nodes += [self._made(new, scope) for new in self.edits.before[node]]
-                is_same = False
-                if any(new.like is node for new in self.edits.before[node]):
-                    proto.ClearField("name")  # which the new one has: onnxruntime refuses two nodes of one name
+            nodes += [self._made(new, scope) for new in self.edits.before.get(node, ())]
+            if any(new.like is node for new in self.edits.before.get(node, ())):
+                proto.ClearField("name")  # which the new one has: onnxruntime refuses two nodes of one name
             if node in self.edits.replaced:
                 nodes += [self._made(new, scope) for new in self.edits.replaced[node]]
-                is_same = False
                 continue
             self._rewire(node, proto)
             nodes.append(proto)
@@ -114,9 +111,8 @@ class _Rebuilder:
                 self.graph(body, body_graph, [])
         for annotation in graph.quantization_annotation:
             tensor = scope.find(annotation.tensor_name)
-            annotation.tensor_name = (
-                self.edits.renamed.get(tensor, annotation.tensor_name) if tensor else annotation.tensor_name
-            )
+            if tensor in self.edits.renamed:
+                annotation.tensor_name = self.edits.renamed[tensor]
             for entry in annotation.quant_parameter_tensor_names:
                 parameter = scope.find(entry.value)
                 entry.value = self._name(parameter, scope) or entry.value

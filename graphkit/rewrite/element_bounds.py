@@ -40,14 +40,7 @@ PRODUCTS |= {"InstanceNormalization", "LayerNormalization", "RMSNormalization", 
 PRODUCTS |= {"com.microsoft.FusedMatMul", "com.microsoft.MatMulNBits", "com.microsoft.RotaryEmbedding"}
 SUMS = {"CumSum", "Range", "ReduceMean", "ReduceSum"}  # as large as activations, of what is finite
 EXTREMES = {"ReduceMax", "ReduceMin"}
-LIMITED: dict[str, tuple[int, int]] = {
-    "Sigmoid": (0, 1),
-    "Softmax": (0, 1),
-    "Tanh": (-1, 1),
-    "Erf": (-1, 1),
-    "Cos": (-1, 1),
-    "Sin": (-1, 1),
-}
+LIMITED = {"Sigmoid": (0, 1), "Softmax": (0, 1), **dict.fromkeys(("Tanh", "Erf", "Cos", "Sin"), (-1, 1))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +93,8 @@ class ElementBounds(ForwardAnalysis[Interval]):
                 return _of_dtype(dtype)
         if (
             node is None
-            and self.model.roles.of(value) in MASKS
-            and self.model.roles.polarities[value] in ("adds", None)
+            and (roles := self.model.roles).of(value) in MASKS
+            and roles.polarities[value] in ("adds", None)
         ):
             return _of_dtype(dtype)  # -inf, where it hides
         return _activation_bounds(dtype) if node is None else _round_bounds(self._of_node(node, dtype), dtype)
@@ -133,8 +126,7 @@ class ElementBounds(ForwardAnalysis[Interval]):
             is_finite = all(self.of(each).is_finite for each in node.operands)
             return _activation_bounds(dtype) if is_finite else UNBOUNDED
         if kind in LIMITED:
-            least, most = LIMITED[kind]
-            return Interval(least, most) if self.of(node.input(0)).is_finite else UNBOUNDED
+            return Interval(*LIMITED[kind]) if self.of(node.input(0)).is_finite else UNBOUNDED
         if kind == "ConstantOfShape":
             fill = node.attr("value", ZERO)
             return UNBOUNDED if fill is None else self._of_tensor(fill)
@@ -189,13 +181,8 @@ def _bound_sum(operands: Sequence[Interval]) -> Interval:
     return UNBOUNDED if both else Interval(low, high, any(each.may_be_nan for each in operands))
 
 
-def _bound_quotient(operands: Sequence[Interval]) -> Interval:
-    dividend, divisor = operands
-    return UNBOUNDED if divisor.low <= 0 <= divisor.high else _of_ends(truediv, dividend, divisor)
-
-
 def _of_ends(function: Callable[[float, float], float], left: Interval, right: Interval) -> Interval:
-    if not (left.is_finite and right.is_finite):
+    if not (left.is_finite and right.is_finite) or (function is truediv and right.low <= 0 <= right.high):
         return UNBOUNDED
     ends = [function(a, b) for a in (left.low, left.high) for b in (right.low, right.high)]
     return Interval(min(ends), max(ends))
@@ -212,7 +199,7 @@ ARITHMETIC: dict[str, Callable[[Sequence[Interval]], Interval]] = {
     "Sum": _bound_sum,
     "Sub": lambda operands: _bound_sum([operands[0], -operands[1]]),
     "Mul": lambda operands: _of_ends(mul, *operands),
-    "Div": _bound_quotient,
+    "Div": lambda operands: _of_ends(truediv, *operands),
     "Neg": lambda operands: -operands[0],
     "Max": partial(_of_several, max),
     "Min": partial(_of_several, min),

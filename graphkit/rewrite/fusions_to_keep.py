@@ -55,10 +55,8 @@ def computed_from(node: Node, is_end: Callable[[Node, Value], bool], most: int) 
 
     cone = walk_breadth_first([node], lambda reader: [value.producer for value in read(reader)])
     nodes = list(islice(cone, most + 1))
-    is_closed = all(
-        value.producer is not None and value.scope is reader.scope for reader in nodes for value in read(reader)
-    )
-    return nodes if is_closed and len(nodes) <= most and not any(each.bodies for each in nodes) else None
+    outer = [value for node in nodes for value in read(node) if value.producer is None or value.scope is not node.scope]
+    return nodes if not outer and len(nodes) <= most and not any(each.bodies for each in nodes) else None
 
 
 def first_output_readers(node: Node) -> list[Node]:
@@ -164,12 +162,9 @@ def masked_attention(softmax: Node, _: DimsOf) -> Iterator[Node]:
         return
     yield from mask[-2:]
     scores = climb_inputs(mask[0], (None, "Div", "Mul"), (0, "MatMul")) or climb_inputs(mask[0], (None, "MatMul"))
-    for product, index in (
-        (scores and scores[-1], 0),
-        (scores and scores[-1], 1),
-        (context, 1),
-    ):
-        path_up = climb_inputs(product, (index, "Transpose"), (0, "Reshape"), (0, "Add")) if product else None
+    product = scores[-1] if scores else None
+    for node, index in ((product, 0), (product, 1), (context, 1)):
+        path_up = climb_inputs(node, (index, "Transpose"), (0, "Reshape"), (0, "Add")) if node is not None else None
         yield from find_biases(path_up)
     yield from find_biases(follow_all(softmax, "MatMul", "Transpose", "Reshape", "MatMul", "Add"))
 
@@ -178,9 +173,8 @@ def scaled_attention(softmax: Node, _: DimsOf) -> Iterator[Node]:
     """Softmax(q sqrt(c) * k sqrt(c) + mask), as PyTorch's fused attention is exported: the roots, the mask's nodes."""
     scores = climb_inputs(softmax, (0, "Add"), (None, "MatMul"))
     scales = [scores and climb_inputs(scores[-1], (index, "Mul"), (1, "Sqrt")) for index in (0, 1)]
-    paths = (
-        climb_inputs(softmax, *path, (None, "Expand"), (0, "Unsqueeze"), (0, "Unsqueeze")) for path in EXPANDED_MASKS
-    )
+    ends: tuple[Step, ...] = ((None, "Expand"), (0, "Unsqueeze"), (0, "Unsqueeze"))
+    paths = (climb_inputs(softmax, *path, *ends) for path in EXPANDED_MASKS)
     mask = next((path for path in paths if path is not None), None)
     if mask is None or not all(scales):
         return
@@ -204,16 +198,12 @@ def causal_attention(softmax: Node, dims_of: DimsOf) -> Iterator[Node]:
     triangle = table[-1].input(0) if table is not None else None
     if table is None or split is None or joined is None or triangle is None or not triangle.is_constant:
         return
-    if not (
-        climb_inputs(table[-1], *FIRST_ROW)
-        and climb_inputs(split[-1], *LAST_DIM)
-        and climb_inputs(joined[2], *LAST_DIM)
-    ):
+    if not (climb_inputs(table[-1], *FIRST_ROW) and climb_inputs(split[-1], *LAST_DIM)):
         return
-    caches = [
-        *(climb_inputs(split[1], (1, "Concat")) or ()),
-        *(climb_inputs(product, (1, "Concat"), (0, "Gather")) or ()),
-    ]
+    if not climb_inputs(joined[2], *LAST_DIM):
+        return
+    keys, values = climb_inputs(split[1], (1, "Concat")), climb_inputs(product, (1, "Concat"), (0, "Gather"))
+    caches = [*(keys or ()), *(values or ())]
     ends = {split[-1].input(0), masked[0].input(1) if masked else None, caches[-1].input(0) if caches else None}
     nodes = computed_from(joined[-1], lambda _, value: value in ends, MAX_NODES)
     if nodes is None or is_static(nodes, dims_of):
@@ -236,9 +226,8 @@ def relative_attention(softmax: Node, dims_of: DimsOf) -> Iterator[Node]:
         return
     masks = (climb_inputs(added[0], *path, (0, "Unsqueeze"), (0, "Unsqueeze")) for path in ADDED_MASKS)
     mask = next((path for path in masks if path is not None), None)
-    buckets = climb_inputs(added[0], *DISTANCES, (1, "Where"), *LIMIT) or climb_inputs(
-        added[0], *DISTANCES, *SIGNED, *LIMIT
-    )
+    distances = climb_inputs(added[0], *DISTANCES, (1, "Where"), *LIMIT)
+    buckets = distances or climb_inputs(added[0], *DISTANCES, *SIGNED, *LIMIT)
     if mask is None or buckets is None or is_static(sizes, dims_of):
         return
     yield from (node for node in (*mask, *buckets) if node.is_op(*PLUMBING))
@@ -342,11 +331,8 @@ def _keep_embedding(gather: Node, _: DimsOf) -> Iterator[Node]:
     if counted is None or gather.scope.opset() >= SHAPE_BOUNDS_SINCE:
         return
     if not counted[-1].is_op("Range"):
-        squeezed = climb_inputs(counted[-1], (0, "Squeeze")) if counted[-1].is_op("Cast") else [counted[-1]]
-        if (
-            squeezed is None
-            or climb_inputs(squeezed[-1], (0, "Transpose"), (0, "NonZero"), (0, "ConstantOfShape")) is None
-        ):
+        ends: tuple[Step, ...] = ((0, "Transpose"), (0, "NonZero"), (0, "ConstantOfShape"))
+        if climb_inputs(counted[-1], *(((0, "Squeeze"),) if counted[-1].is_op("Cast") else ()), *ends) is None:
             return
     yield from _up_to_shapes(counted[0]) or ()
 
@@ -367,12 +353,9 @@ def _between_transposes(reshape: Node, _: DimsOf) -> Iterator[Node]:
     """MatMul(q, Transpose(Reshape(Transpose(k)))), the Reshape copying all dims: onnxruntime merges the two without."""
     before, after = climb_inputs(reshape, (0, "Transpose")), follow_only_reader(reshape, "Transpose")
     shape = reshape.input(1)
-    if (
-        before is None
-        or after is None
-        or shape is None
-        or not all(reader.is_op("MatMul") for reader in first_output_readers(after))
-    ):
+    if before is None or after is None or shape is None:
+        return
+    if not all(reader.is_op("MatMul") for reader in first_output_readers(after)):
         return
     array = inline_array(shape.constant)  # of zeros, which copy
     if spoils_product(before[0].attr("perm", tuple), after.attr("perm", tuple)) and array is not None:

@@ -20,18 +20,13 @@ ROUNDINGS = 4  # of an element, that a product may be off by
 
 
 def read_elements(model: Model, tensor: TensorProto, view: Sequence[int] | None = None) -> np.ndarray:
-    """Return a tensor's elements, mapped from its file where they lie in one.
-
-    Raises:
-        ModelError: The file is missing, or the elements do not fit the dims.
-    """
-    dims = tensor.dims if view is None else view
+    """Return a tensor's elements, mapped from its file where they lie in one; a ModelError where they do not fit."""
     try:
-        return np.frombuffer(model.payload(tensor), _stored_dtype(tensor.data_type)).reshape(dims)
+        array = np.frombuffer(model.payload(tensor), _stored_dtype(tensor.data_type))
+        return array.reshape(tensor.dims if view is None else view)
     except ValueError as error:
-        raise ModelError(
-            "its elements are not as many as its dims say", tensor=tensor.name, hint="export the model again"
-        ) from error
+        problem, hint = "its elements are not as many as its dims say", "export the model again"
+        raise ModelError(problem, tensor=tensor.name, hint=hint) from error
 
 
 def _stored_dtype(dtype: int) -> np.dtype[Any]:
@@ -77,11 +72,7 @@ def _factor_part(factor: np.ndarray, part: slice) -> np.ndarray:
 def scale_weight(
     weight: np.ndarray, dtype: int, *factors: np.ndarray, zero: np.ndarray | None = None
 ) -> Iterator[bytes]:
-    """Yield the bytes of a weight, without zero points, times factors; all are broadcast to the weight.
-
-    Raises:
-        MatchFailure: See `round_numbers`.
-    """
+    """Yield the bytes of a weight, without zero points, times factors; all are broadcast to it. See `round_numbers`."""
     for part in _first_axis_slices(weight):
         numbers = weight[part].astype(np.float64)
         if zero is not None:
@@ -103,9 +94,6 @@ def dequantized_blocks(
         dtype: The dtype of the result, `[rows, columns]`.
         zero: Zero points, `[columns, blocks]`.
         scale: Scales, `[columns, blocks]`.
-
-    Raises:
-        MatchFailure: See `round_numbers`.
     """
     columns, blocks, size = codes.shape[0], codes.shape[1], codes.shape[2] * 8 // bits
     step = max(PART // max(columns * size, 1), 1)

@@ -166,9 +166,8 @@ class _Parts(Builder):
             last = unwrap_value(lengths, ("Cast", "Expand", "Identity", *RESHAPING)) if lengths is not None else None
             elements = editor.shapes[last].elements
             if not elements or total is None or any(element != total - 1 for element in elements):
-                raise MatchFailure(
-                    "its lengths may leave out padding - where there is none, run decompose-attention{unpadded=true}"
-                )
+                hint = "where there is none, run decompose-attention{unpadded=true}"
+                raise MatchFailure(f"its lengths may leave out padding - {hint}")
         self.may_hide_all = False  # of a query
         if self.mask is not None:
             shape = editor.shapes[self.mask]

@@ -362,9 +362,8 @@ class SelfAttention:
         self.result = result
         before = (node for projection in projections for node in projection.nodes)
         linears = [projection.linear for projection in projections]
-        self.is_whole = all(linear.node is linears[0].node for linear in linears) and np.array_equal(
-            np.concatenate(self.columns), np.arange(linears[0].result.count)
-        )
+        is_ordered = np.array_equal(np.concatenate(self.columns), np.arange(linears[0].result.count))
+        self.is_whole = is_ordered and all(linear.node is linears[0].node for linear in linears)
         self.nodes = frozenset([softmax, scores, product, *scaled[1], *before, *result.nodes])
         self._check_readers(softmax.scope)
 
@@ -570,11 +569,8 @@ def _make_nodes(editor: Editor, attention: SelfAttention, weight: NodeInput, bia
     if attention.is_turned:
         data = editor.unique_name(f"{out}_data")
         nodes.append(NewNode("Transpose", [attention.data], [data], {"perm": ROWS_AND_BATCH}))
-    attributes = {
-        "num_heads": attention.heads,
-        "qkv_hidden_sizes": [len(columns) for columns in attention.columns],
-        "scale": attention.scale,
-    }
+    sizes = [len(columns) for columns in attention.columns]
+    attributes = {"num_heads": attention.heads, "qkv_hidden_sizes": sizes, "scale": attention.scale}
     count = result.is_turned + (result.spec is not None)  # of the nodes after it
     names = [*(editor.unique_name(f"{out}_mixed") for _ in range(count)), out]
     inputs: list[NodeInput] = [data, weight, bias]

@@ -227,7 +227,5 @@ def _is_computed_of_constants(value: Value) -> bool:
             return ()  # which say only how many there are
         return [source for index, source in enumerate(node.inputs) if index not in value_inputs(node)]
 
-    return all(
-        source.is_constant or (source.producer is not None and source.producer.is_op(*SOURCES, *FOLLOWING))
-        for source in walk_breadth_first([value], sources)
-    )
+    variable = (source for source in walk_breadth_first([value], sources) if not source.is_constant)
+    return all(each.producer is not None and each.producer.is_op(*SOURCES, *FOLLOWING) for each in variable)

@@ -168,9 +168,8 @@ def _compute_targets(editor: Editor, targets: Targets, inside: Inside) -> Result
             try:
                 if process is not None and process.generation >= allowed:
                     raise ModelError("it is not computed, because other constants end the process that computes them")
-                arrays = dict(
-                    zip(values, run_nodes(editor.model, _needed_nodes(group, inside), values, {}), strict=True)
-                )
+                made = run_nodes(editor.model, _needed_nodes(group, inside), values, {})
+                arrays = dict(zip(values, made, strict=True))
                 for value, array in arrays.items():
                     known = editor.shapes[value]
                     if array.dtype != onnx.helper.tensor_dtype_to_np_dtype(known.dtype):

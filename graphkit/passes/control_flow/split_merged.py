@@ -140,10 +140,9 @@ def _choose_decoder(model: Model, condition: str | None) -> MergedDecoder:
         if condition not in model.graph.values:
             inputs = (value.name for value in model.graph.inputs)
             raise UsageError(f"{model.label}: no input '{condition}' - {did_you_mean(condition, inputs)}")
-        raise UsageError(
-            f"{model.label}: no merged decoder on '{condition}' - {_why_not(model)}; an If over something else can "
-            f"be decided by `graphkit rewrite -p specialize-input{{input={condition},value=...}}`"
-        )
+        command = f"`graphkit rewrite -p specialize-input{{input={condition},value=...}}`"
+        hint = f"{_why_not(model)}; an If over something else can be decided by {command}"
+        raise UsageError(f"{model.label}: no merged decoder on '{condition}' - {hint}")
     if len(candidates) > 1:
         raise UsageError(f"{model.label}: merged decoders on {', '.join(candidates)} - choose one with --condition")
     if not candidates:

@@ -443,11 +443,9 @@ class ReduceCacheRank(Pass):
                 proto.graph.node.append(helper.make_node("Reshape", [value.name, shape.name], [name]))
             outputs.append((name, NewInput(name, shapes[value].dtype, dims)))
         outcome = ReduceInterfaceRank(self.rank).run(with_outputs(model.with_proto(proto), outputs))
-        matches = (
-            ReducedCache(past, places[past], {old: new for old, new in renamed.items() if writes[old] == past})
-            for past in low
-        )
-        return Matched(outcome.model, outcome.changes, outcome.declined, tuple(matches))
+        written = {past: {old: new for old, new in renamed.items() if writes[old] == past} for past in low}
+        matches = tuple(ReducedCache(past, places[past], outputs) for past, outputs in written.items())
+        return Matched(outcome.model, outcome.changes, outcome.declined, matches)
 
 
 @dataclass(frozen=True)

@@ -243,10 +243,9 @@ def _integer_product(editor: Editor, weights: FloatWeights, node: Node) -> None:
     result = result_of(editor, node, known)
     if any(editor.shapes[each.floats].dtype != result.dtype for each in known):
         raise MatchFailure("its data has another dtype than its result")
-    factors: list[NodeInput] = [
-        each.floats if each is not None else _float_weight(editor, weights, node, index, result)
-        for index, each in enumerate(data)
-    ]
+    factors: list[NodeInput] = []
+    for index, each in enumerate(data):
+        factors.append(each.floats if each is not None else _float_weight(editor, weights, node, index, result))
     if len(known) == len(data) and result.constants:
         raise MatchFailure("both of its factors are data, and it has constant scales")
     name = result.node.result().name

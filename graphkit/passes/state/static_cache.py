@@ -77,11 +77,8 @@ def count_slots(step: Model, first: Model) -> int | None:
 
 def writes_rows(model: Model) -> bool:
     """Whether ScatterND writes the slots of all static caches, so that they can come first."""
-    makers = (
-        unwrap_value(entry.present, ("Identity", "Transpose")).producer
-        for entry in model.roles.pasts.values()
-        if entry.present is not None and not model.roles.is_cross(entry)
-    )
+    own = (entry.present for entry in model.roles.pasts.values() if not model.roles.is_cross(entry))
+    makers = (unwrap_value(present, ("Identity", "Transpose")).producer for present in own if present is not None)
     return all(maker is not None and maker.is_op("ScatterND") for maker in makers)
 
 
