@@ -63,9 +63,7 @@ class ControlFlow(Judged):
     merged: tuple[Merged, ...]
 
     def found(self) -> tuple[Finding, ...]:
-        return tuple(
-            Finding("merged-if", f"'{merged.path}'", _both_steps(merged), merged.condition) for merged in self.merged
-        )
+        return tuple(Finding("merged-if", f"'{each.path}'", _both_steps(each), each.condition) for each in self.merged)
 
     def marks(self) -> Iterator[NodeMark]:
         return (NodeMark("Findings", "fault", "fault", merged.path, _both_steps(merged)) for merged in self.merged)

@@ -34,9 +34,7 @@ def as_sarif(made: Report | Comparison) -> str:
         page = finding_page(rule["id"])
         rule["help"] = {"text": page, "markdown": page}
     rules.append(_sarif_rule(UNREADABLE, "the model cannot be read", "error"))
-    results = [
-        _sarif_result(UNREADABLE, "error", each.problem, [_sarif_location(each.model)]) for each in made.failures
-    ]
+    results = [_sarif_result(UNREADABLE, "error", one.problem, [_sarif_location(one.model)]) for one in made.failures]
     for finding in made.found():
         models = [finding.model] if finding.model else [report.model for report in made.reports]
         locations = [_sarif_location(model, finding.where) for model in models]

@@ -335,9 +335,7 @@ def _is_frozen(model: Model, value: Value, axis: int) -> bool:
     if not _is_name(value, axis):
         return any(not isinstance(dim, int) for each in model.roles.inputs for dim in _dims(each))
     outputs = [declared_dims(output) or () for output in model.graph.outputs]
-    return any(dim_at(value, axis) in dims for dims in outputs) or all(
-        isinstance(dim, int) for d in outputs for dim in d
-    )
+    return any(dim_at(value, axis) in d for d in outputs) or all(isinstance(dim, int) for d in outputs for dim in d)
 
 
 def _self_attention(roles: Roles) -> list[CacheEntry]:

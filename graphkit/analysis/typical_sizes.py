@@ -77,9 +77,7 @@ def _runnable_sizes(legal: LegalSizes, shapes: Shapes, wish: Mapping[str, int]) 
     main = [place.precondition for place in shared if place.scope is shapes.model.graph]
     space = [symbol(variable.name) for variable in legal.variables if variable.role == "space"]
     square = [Relation.equal(space[0], size) for size in space[1:]]
-    spanning = [
-        Relation.equal(total, legal.past + legal.tokens) for total in legal.totals if legal.past and legal.tokens
-    ]
+    spanning = [Relation.equal(each, legal.past + legal.tokens) for each in legal.totals if legal.past and legal.tokens]
     attempts: list[list[Constraint]] = [[*square, *spanning, *every], [*every], [*main]]
     for index, constraints in enumerate(attempts):
         if constraints in attempts[:index]:

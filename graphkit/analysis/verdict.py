@@ -130,9 +130,7 @@ def _named_sizes(model: Model, sizes: Sizes) -> Sizes:
 
 def verdict_of(model: Model, sections: Mapping[str, Result]) -> Verdict:
     """Return the verdict on a model, from the sections that it rests on."""
-    faults = worst_first(
-        finding for section in sections.values() if isinstance(section, Judged) for finding in section.found()
-    )
+    faults = worst_first(finding for each in sections.values() if isinstance(each, Judged) for finding in each.found())
     facts = facts_of(model, sections, faults)
     summary, architecture = facts.summary, facts.architecture
     shape_ops, cache = cast(ShapeOps, sections["shape-ops"]), cast(KVCache, sections["kv-cache"])

@@ -81,9 +81,7 @@ def survey_models(
                 storage.make_folder(options.reports)
         revisions = {row_name(model): revision for model, revision in models.items()}
         kept = store.done(revisions, options.reports, retries=retries)
-        tasks = [
-            SurveyTask(model, revision, options) for model, revision in models.items() if row_name(model) not in kept
-        ]
+        tasks = [SurveyTask(path, revision, options) for path, revision in models.items() if row_name(path) not in kept]
         done, errors = 0, sum(kept.values())
         with contextlib.closing(executor.run(tasks, store.parts)) as counts:
             for more, broken in counts:

@@ -188,9 +188,7 @@ def _pair_equal(matching: NodeMatching, mine: Sequence[Node], theirs: Sequence[N
 
 def _is_untold(node: Node) -> bool:
     """Whether a node gives constants alone, or nothing."""
-    return all(
-        known_tensor(value) is not None or value.producer is not node for value in node.outputs if value is not None
-    )
+    return all(known_tensor(each) is not None or each.producer is not node for each in node.outputs if each is not None)
 
 
 def _node_name(node: Node) -> str:

@@ -132,9 +132,7 @@ def widths_within(columns: Sequence[Sequence[str]], fixed: Sequence[bool], width
     Then the widest column that is not `fixed` becomes narrower, never so narrow that a word of its head breaks.
     """
     widths = [max(map(cell_len, cells)) for cells in columns]
-    least = [
-        natural if keep else _widest_word(cells[0]) for natural, keep, cells in zip(widths, fixed, columns, strict=True)
-    ]
+    least = [own if keep else _widest_word(cells[0]) for own, keep, cells in zip(widths, fixed, columns, strict=True)]
     while (excess := sum(widths) + GAP * (len(widths) - 1) - width) > 0:
         wider = sorted((i for i in range(len(widths)) if widths[i] > least[i]), key=lambda i: -widths[i])
         if not wider:
