@@ -417,7 +417,10 @@ def _model_body(model: Weighted, data_path: Path, weights: Placement, plan: Data
         return [proto.SerializeToString()]
     pieces = _tensor_pieces(model, external)
     if weights == "inline":
-        _check_inline(model, proto, pieces)
+        size = proto.ByteSize() + sum(piece.length for piece in pieces)
+        if size > MAX_PROTO:
+            problem = f"{size:,} bytes do not fit into one protobuf file of at most {MAX_PROTO:,}"
+            raise OutputError(f"{model.label}: {problem} - write a file with --weights shared")
         return _inline_weights(model, proto, external, pieces)
     for tensor, piece in zip(external, pieces, strict=True):
         refer_to_bytes(tensor, data_path.name, plan.place(piece, files), piece.length)
@@ -453,23 +456,10 @@ def _inline_weights(
 
 def _check_in_place(model: Weighted, folder: Path, external: Sequence[onnx.TensorProto]) -> None:
     if external and model.path is not None and folder.resolve() != model.path.parent.resolve():
-        raise OutputError(
-            f"{folder}: is not the folder of {shown_path(model.path)}, and data in place can only be referred to from "
-            "there - write there, or use --weights shared"
-        )
+        problem = f"is not the folder of {shown_path(model.path)}, and data in place can only be referred to from there"
+        raise OutputError(f"{folder}: {problem} - write there, or use --weights shared")
     if made := next((tensor for tensor in external if model.is_made(tensor)), None):
-        raise OutputError(
-            f"{model.label}: '{made.name}' is a new weight, which is in no file that can be referred to in place - "
-            "use --weights shared"
-        )
+        problem = f"'{made.name}' is a new weight, which is in no file that can be referred to in place"
+        raise OutputError(f"{model.label}: {problem} - use --weights shared")
     missing = {data.location for data in model.source.data_files if data.size is None}  # which need not be there yet
     _tensor_pieces(model, [tensor for tensor in external if external_extent(tensor).location not in missing])
-
-
-def _check_inline(model: Weighted, proto: onnx.ModelProto, pieces: Sequence[Piece]) -> None:
-    size = proto.ByteSize() + sum(piece.length for piece in pieces)
-    if size > MAX_PROTO:
-        raise OutputError(
-            f"{model.label}: {size:,} bytes do not fit into one protobuf file of at most {MAX_PROTO:,} - "
-            "write a file with --weights shared"
-        )

@@ -76,7 +76,11 @@ def _restore_graph(source: onnx.GraphProto, target: onnx.GraphProto) -> None:
     for node in target.node:
         original = nodes.get(tuple(node.output))
         if original is not None and original.op_type == node.op_type:
-            _restore_node(original, node)
+            _restore_words(original, node)
+            bodies = dict(body_graphs(original))
+            for name, body in body_graphs(node):
+                if name in bodies:
+                    _restore_graph(bodies[name], body)
     infos = {info.name: info for info in _value_infos(source)}
     for info in _value_infos(target):
         if info.name in infos:
@@ -100,14 +104,6 @@ def _value_infos(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
     yield from graph.input
     yield from graph.output
     yield from graph.value_info
-
-
-def _restore_node(source: onnx.NodeProto, target: onnx.NodeProto) -> None:
-    _restore_words(source, target)
-    bodies = dict(body_graphs(source))
-    for name, body in body_graphs(target):
-        if name in bodies:
-            _restore_graph(bodies[name], body)
 
 
 Network: TypeAlias = "nx.DiGraph[Node | Value]"

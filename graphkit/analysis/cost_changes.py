@@ -197,8 +197,16 @@ def cost_change(models: BeforeAndAfter, what: str = "") -> CostChange:
         after = result.figures()
         if models.written is not None:
             after = replace(after, bytes=stored_bytes(models.written))
-        figures = _join_figures([each.figures() for each in originals]), after
-        return CostChange(what, Sizes(known.items()), *figures, models=models, links=models.links(originals))
+        parts = [each.figures() for each in originals]  # which run one after the other
+        macs = [part.macs for part in parts]
+        text = " + ".join(each.expression for each in macs) if all(each.expression for each in macs) else ""
+        before = CostFigures(
+            bytes=sum(part.bytes for part in parts),
+            nodes=sum(part.nodes for part in parts),
+            macs=Quantity(sum(each.value or 0 for each in macs), text, sum(each.uncounted for each in macs)),
+            peak_bytes=max((part.peak_bytes for part in parts), key=lambda peak: peak.value or 0),
+        )
+        return CostChange(what, Sizes(known.items()), before, after, models=models, links=models.links(originals))
     except GraphkitError as error:
         return CostChange(what, Sizes(), None, None, unknown=str(error), models=models)
 
@@ -232,18 +240,6 @@ def _axis_pairs(left: Sequence[Expr] | None, right: Sequence[Expr] | None) -> It
     """Yield the dims of two tensors of one rank, axis by axis."""
     if left is not None and right is not None and len(left) == len(right):
         yield from zip(left, right, strict=True)
-
-
-def _join_figures(parts: Sequence[CostFigures]) -> CostFigures:
-    """Return the costs of models that run one after the other."""
-    macs = [part.macs for part in parts]
-    text = " + ".join(each.expression for each in macs) if all(each.expression for each in macs) else ""
-    return CostFigures(
-        bytes=sum(part.bytes for part in parts),
-        nodes=sum(part.nodes for part in parts),
-        macs=Quantity(sum(each.value or 0 for each in macs), text, sum(each.uncounted for each in macs)),
-        peak_bytes=max((part.peak_bytes for part in parts), key=lambda peak: peak.value or 0),
-    )
 
 
 def cost_change_blocks(

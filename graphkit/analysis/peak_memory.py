@@ -243,18 +243,13 @@ class _Buffers:
         alive = {
             value: size for value, size in self.bytes.items() if self.first[value] <= place <= self.last.get(value, end)
         }
-        return _ScopePeak(size, inside.node or node, {**alive, **inside.alive}, self._moments())
-
-    def _moments(self) -> list[Moment]:
-        """Return the bytes at each node, those inside of a node in its place unless they are too many."""
-        moments: list[Moment] = []
-        for size, node, inside in self.steps:
-            if 0 < len(inside.moments) <= MAX_MOMENTS - len(moments):
-                around = size - inside.bytes
-                moments += [(each, around + bytes_) for each, bytes_ in inside.moments]
+        moments: list[Moment] = []  # at each node, those inside of a node in its place unless they are too many
+        for there, at, within in self.steps:
+            if 0 < len(within.moments) <= MAX_MOMENTS - len(moments):
+                moments += [(each, there - within.bytes + more) for each, more in within.moments]
             else:
-                moments.append((node, size))
-        return moments
+                moments.append((at, there))
+        return _ScopePeak(size, inside.node or node, {**alive, **inside.alive}, moments)
 
 
 class _Run:

@@ -137,19 +137,16 @@ class Gate:
             if (self.strict and finding.is_fault) or finding.kind in self.kinds:
                 yield f"Finding: {finding}"
         if self.partitions is not None:
-            yield from _partition_failures(made, self.partitions)
+            from graphkit.analysis.node_placement import NodePlacement  # which runs models
+
+            for report in made.reports:
+                placed = report.sections.get(PLACEMENT.name)
+                if isinstance(placed, NodePlacement) and not 0 < placed.partitions <= self.partitions:
+                    allowed = f"{placed.partitions:,} on {placed.provider}, and {self.partitions:,} allowed"
+                    parts = allowed if placed.partitions else f"none on {placed.provider}"
+                    yield f"Partitions: {report.model}: {parts}"
         if self.baseline is not None:
             yield from self.baseline.regressions(made)
-
-
-def _partition_failures(made: Report | Comparison, most: int) -> Iterator[str]:
-    from graphkit.analysis.node_placement import NodePlacement  # which runs models
-
-    for report in made.reports:
-        placed = report.sections.get(PLACEMENT.name)
-        if isinstance(placed, NodePlacement) and not 0 < placed.partitions <= most:
-            parts = f"{placed.partitions:,} on {placed.provider}, and {most:,} allowed"
-            yield f"Partitions: {report.model}: {parts if placed.partitions else f'none on {placed.provider}'}"
 
 
 PARTITIONS = re.compile(r"(?<![^,\s])partitions:([1-9][0-9]{0,8})(?![^,\s])")
@@ -233,9 +230,8 @@ class Baseline:
         named = [record for record in unmatched if most and shared[id(record)] == most]
         role = cast(Verdict, report.sections[VERDICT.name]).role
         alike = named if len(named) == 1 else [record for record in named or unmatched if record.role == role]
-        return (
-            alike[0] if len({record.model for record in alike}) == 1 else None
-        )  # reported on twice, it is in it twice
+        is_one = len({record.model for record in alike}) == 1  # reported on twice, it is in it twice
+        return alike[0] if is_one else None
 
     def _check_options(self, verdict: Verdict, earlier: LockedModel) -> None:
         missing = [name for name in verdict.sections if name not in earlier.sections]

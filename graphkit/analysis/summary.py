@@ -62,28 +62,19 @@ class WeightBits:
 def stored_weights(model: Model) -> list[tuple[Weight, Node | None]]:
     """Return the tensors that are stored in a model, tied ones once, each with the first node that reads it."""
     if model not in _KNOWN:
-        _KNOWN[model] = _stored_weights(model)
+        packed, weights = _packed_bits(all_nodes(model.scopes)), dict[object, tuple[Weight, Node | None]]()
+        for number, (tensor, reader) in enumerate(_stored_tensors(model)):
+            weights.setdefault(_bytes_place(tensor) or number, (_make_weight(tensor, packed), reader))
+        _KNOWN[model] = [*weights.values()]
     return list(_KNOWN[model])
 
 
 _KNOWN: WeakKeyDictionary[Model, list[tuple[Weight, Node | None]]] = WeakKeyDictionary()  # a report asks twice
 
 
-def _stored_weights(model: Model) -> list[tuple[Weight, Node | None]]:
-    packed = _packed_bits(all_nodes(model.scopes))
-    places: set[object] = set()
-    weight_readers = []
-    for number, (tensor, reader) in enumerate(_stored_tensors(model)):
-        place = _bytes_place(tensor) or number
-        if place not in places:
-            places.add(place)
-            weight_readers.append((_make_weight(tensor, packed), reader))
-    return weight_readers
-
-
 def stored_bytes(model: Model) -> int:
     """Return the bytes of a model: those of its graph, and of its weights wherever these are, tied ones once."""
-    external = [tensor for tensor, _ in walk_tensors(model.proto) if tensor.data_location == onnx.TensorProto.EXTERNAL]
+    external = _tensors_in_files(model)
     payloads = {_bytes_place(tensor): payload_size(tensor) or 0 for tensor in external}
     inside = sum(_inside_bytes(tensor) for tensor in external if model.is_inside(tensor))
     return model.proto.ByteSize() + sum(payloads.values()) + inside
@@ -93,13 +84,14 @@ def shared_bytes(models: Sequence[Model]) -> int:
     """Return the bytes of weights that several models read from one place of a file, each time but the first."""
     read = Counter[tuple[object, int]]()
     for model in models:
-        external = (
-            tensor for tensor, _ in walk_tensors(model.proto) if tensor.data_location == onnx.TensorProto.EXTERNAL
-        )
-        outside = [tensor for tensor in external if model.path is not None and not model.is_inside(tensor)]
+        outside = [tensor for tensor in _tensors_in_files(model) if model.path and not model.is_inside(tensor)]
         folder = model.path and model.path.parent
         read.update({((folder, _bytes_place(tensor)), payload_size(tensor) or 0) for tensor in outside})
     return sum(size * (count - 1) for (_, size), count in read.items())
+
+
+def _tensors_in_files(model: Model) -> list[onnx.TensorProto]:
+    return [tensor for tensor, _ in walk_tensors(model.proto) if _is_in_a_file(tensor)]
 
 
 def _inside_bytes(tensor: onnx.TensorProto) -> int:
@@ -141,7 +133,7 @@ def _packed_bits(nodes: Iterable[Node]) -> dict[str, int]:
 
 def _bytes_place(tensor: onnx.TensorProto) -> object:
     """Return where the bytes of a tensor lie, None for one that has them itself."""
-    if tensor.data_location != onnx.TensorProto.EXTERNAL:
+    if not _is_in_a_file(tensor):
         return None
     at = external_extent(tensor)
     return at.location, at.offset, payload_size(tensor), tensor.data_type

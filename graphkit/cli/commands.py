@@ -97,18 +97,13 @@ def _show_help(context: click.Context, option: click.Parameter, value: bool) -> 
     else:
         command.format_usage(context, formatter)
         formatter.write_paragraph()
-        with formatter.indentation():
-            formatter.write_text(_short_text(command))
+        first, *others = inspect.cleandoc(command.help or "").split("\n\n")
+        with formatter.indentation():  # what it does, and the first sentence about its arguments
+            formatter.write_text("\n\n".join([first, *(re.split(r"(?<=\.)\s", text)[0] for text in others[:1])]))
         with formatter.section("Options"):
             formatter.write_dl([*_short_records(context)], col_max=NAMES)
     click.echo(formatter.getvalue().rstrip("\n"))
     context.exit()
-
-
-def _short_text(command: click.Command) -> str:
-    """Return what a command does, and the first sentence about its arguments."""
-    first, *others = inspect.cleandoc(command.help or "").split("\n\n")
-    return "\n\n".join([first, *(re.split(r"(?<=\.)\s", text)[0] for text in others[:1])])
 
 
 def _short_records(context: click.Context) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -185,7 +185,9 @@ class RowStore:
         """Return all rows on disk; the places of the newest row of each model, by path; and how many are of parts."""
         import pyarrow as pa
 
-        *parts, table = self._read_tables()
+        with ThreadPoolExecutor(AT_ONCE) as pool:  # those of the last run first
+            parts = [*pool.map(self._read_rows, reversed(storage.files_in(self.parts.folder, "parquet")))]
+        table = self._read_rows(self._table) if storage.place_exists(self._table) else self._schema.empty_table()
         rows, new = pa.concat_tables([*parts, table]), sum(part.num_rows for part in parts)
         kept: dict[str, int] = {}
         columns = (rows[name].to_pylist() for name in ("path", "revision"))
@@ -194,12 +196,6 @@ class RowStore:
             if is_known and revisions.get(path) == revision:
                 kept.setdefault(path, at)
         return rows, pa.array([kept[path] for path in sorted(kept)], pa.int64()), new
-
-    def _read_tables(self) -> Iterator[pa.Table]:
-        """Yield the rows of parts, those of the last run first, and of the table."""
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            yield from pool.map(self._read_rows, reversed(storage.files_in(self.parts.folder, "parquet")))
-        yield self._read_rows(self._table) if storage.place_exists(self._table) else self._schema.empty_table()
 
     def _read_rows(self, at: str) -> pa.Table:
         """Return the rows of a file; none where it was written by another graphkit, or for other targets."""

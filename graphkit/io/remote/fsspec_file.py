@@ -75,7 +75,8 @@ class FsspecFile(Served):
         with self._as_file_errors("opened"):
             try:
                 for part in url.split("::"):
-                    _quiet_library(fsspec.get_filesystem_class(fsspec.utils.get_protocol(part)))
+                    library = fsspec.get_filesystem_class(fsspec.utils.get_protocol(part)).__module__.partition(".")[0]
+                    logging.getLogger(library).addHandler(logging.NullHandler())  # its errors are told once, as ours
                 self._system, self._path = call_within(lambda: fsspec.core.url_to_fs(url), seconds)
             except ImportError as error:
                 hint = f"install the package that fsspec names: {error}"
@@ -206,8 +207,3 @@ def fsspec_folder(url: str) -> list[str]:
 
 def _first_text(info: dict[str, Any], keys: Sequence[str]) -> str:
     return next((str(info[key]) for key in keys if info.get(key)), "")
-
-
-def _quiet_library(system: type) -> None:
-    """Let a library log nothing where nobody asked it to: its errors are told once, as those of the model."""
-    logging.getLogger(system.__module__.partition(".")[0]).addHandler(logging.NullHandler())

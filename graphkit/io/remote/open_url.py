@@ -25,8 +25,21 @@ def open_url(url: str, options: RemoteOptions) -> tuple[Path, ByteSource | None]
     """
     if scheme_of(url) == "file" and "::" not in url:
         return local_path(url), None
+    scheme = "" if "::" in url else scheme_of(url)
+    served: Served
     with _explain_missing_packages(url):
-        served = _open_served(url, options.timeout)
+        if scheme == "hf":
+            from graphkit.io.remote.hub import hub_file
+
+            served = hub_file(url)
+        elif scheme in ("http", "https"):
+            from graphkit.io.remote.http_file import HttpFile
+
+            served = HttpFile(url)
+        else:
+            from graphkit.io.remote.fsspec_file import FsspecFile
+
+            served = FsspecFile(url, options.timeout)
         from graphkit.io.remote.remote_file import open_remote
     source = open_remote(served, options)
     return source.path, source
@@ -84,18 +97,3 @@ def _explain_missing_packages(url: str) -> Iterator[None]:
     except ImportError as error:
         hint = f"install onnx-graphkit[remote], such as with pip: {error.name or error} is missing"
         raise UsageError(f"{shown_url(url)}: URLs need packages that are not installed - {hint}") from error
-
-
-def _open_served(url: str, seconds: float) -> Served:
-    scheme = "" if "::" in url else scheme_of(url)
-    if scheme == "hf":
-        from graphkit.io.remote.hub import hub_file
-
-        return hub_file(url)
-    if scheme in ("http", "https"):
-        from graphkit.io.remote.http_file import HttpFile
-
-        return HttpFile(url)
-    from graphkit.io.remote.fsspec_file import FsspecFile
-
-    return FsspecFile(url, seconds)
