@@ -76,13 +76,7 @@ class Model:
     def with_proto(self, proto: onnx.ModelProto) -> Model:
         """Return a rewritten model whose weights lie where they lie for this one."""
         source = replace(self.source, proto=proto)
-        kept = (
-            self._maps,
-            self._is_sound,
-            self._scratch,
-            self._adopted,
-            dict(self.related_dims),
-        )  # what this one relates
+        kept = self._maps, self._is_sound, self._scratch, self._adopted, dict(self.related_dims)
         return Model(source, *kept, is_edited=True, _memory=self._memory)
 
     def check_soundness(self) -> None:
@@ -228,12 +222,8 @@ class Model:
             return memoryview(held)
         path, offset, length = self.piece(tensor)
         if offset + length > path.stat().st_size:  # reading a map beyond the end of its file would end the process
-            raise ModelError(
-                "it ends before its tensor does: it has shrunk since the model was read",
-                file=shown_path(path),
-                tensor=tensor.name,
-                hint="fetch or export it again",
-            )
+            problem = "it ends before its tensor does: it has shrunk since the model was read"
+            raise ModelError(problem, file=shown_path(path), tensor=tensor.name, hint="fetch or export it again")
         if path not in self._maps or len(self._maps[path]) < offset + length:  # the scratch file grows
             self._maps[path] = map_file(path)
         return memoryview(self._maps[path])[offset : offset + length]
@@ -333,9 +323,8 @@ class Model:
                 return onnx.numpy_helper.to_array(tensor)
             return array_of_bytes(tensor, self.payload(tensor))
         except (KeyError, TypeError, ValueError) as error:  # an unknown dtype, or no data
-            raise ModelError(
-                f"no values can be read: {error}", tensor=tensor.name, hint="export the model again, with its weights"
-            ) from error
+            hint = "export the model again, with its weights"
+            raise ModelError(f"no values can be read: {error}", tensor=tensor.name, hint=hint) from error
 
     def restore(self) -> onnx.ModelProto:
         """Return the model as it stands in the file, weights included, equal field by field.

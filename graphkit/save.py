@@ -208,40 +208,23 @@ Placement = Literal["kept", "shared", "in-place", "inline"]
 HINT = "nothing was left behind; check the folder and the space on its disk"
 
 
-class Weighted(Protocol):
+class _Weighted(Protocol):
     """The interface of a `graphkit.Model` for writing."""
 
     @property
-    def source(self) -> Source:
-        """The source that was read."""
-
+    def source(self) -> Source: ...
     @property
-    def proto(self) -> onnx.ModelProto:
-        """The weightless proto."""
-
+    def proto(self) -> onnx.ModelProto: ...
     @property
-    def path(self) -> Path | None:
-        """The file it was read from."""
-
+    def path(self) -> Path | None: ...
     @property
-    def files(self) -> tuple[Path, ...]:
-        """The files that it consists of."""
-
+    def files(self) -> tuple[Path, ...]: ...
     @property
-    def label(self) -> str:
-        """The name in messages."""
-
-    def piece(self, tensor: onnx.TensorProto) -> tuple[Path, int, int]:
-        """Return where a tensor's bytes lie."""
-
-    def fetch(self, weights: Iterable[onnx.TensorProto]) -> None:
-        """Fetch the bytes of tensors that are on a server."""
-
-    def payload(self, tensor: onnx.TensorProto) -> memoryview:
-        """Return a tensor's bytes."""
-
-    def is_made(self, tensor: onnx.TensorProto) -> bool:
-        """Whether a tensor is in no file that can be referred to."""
+    def label(self) -> str: ...
+    def piece(self, tensor: onnx.TensorProto) -> tuple[Path, int, int]: ...
+    def fetch(self, weights: Iterable[onnx.TensorProto]) -> None: ...
+    def payload(self, tensor: onnx.TensorProto) -> memoryview: ...
+    def is_made(self, tensor: onnx.TensorProto) -> bool: ...
 
 
 class Saved(tuple[Path, ...]):
@@ -261,7 +244,7 @@ class Saved(tuple[Path, ...]):
 
 
 def save_models(
-    models: Mapping[Path, Weighted] | Mapping[str, Weighted],
+    models: Mapping[Path, _Weighted] | Mapping[str, _Weighted],
     *,
     weights: Placement = "shared",
     data_name: str | None = None,
@@ -319,13 +302,13 @@ def save_models(
     return Saved(written, sorted(former - data_files(models_by_path)) if former else ())
 
 
-def fits_inline(model: Weighted) -> bool:
+def fits_inline(model: _Weighted) -> bool:
     """Whether a model fits into one file with its weights."""
     external = [t for t, _ in tensors.walk_tensors(model.proto) if _is_external(t)]
     return model.proto.ByteSize() + sum(piece.length for piece in _tensor_pieces(model, external)) <= MAX_PROTO
 
 
-def resolve_placement(weights: Placement, models: Iterable[Weighted]) -> Placement:
+def resolve_placement(weights: Placement, models: Iterable[_Weighted]) -> Placement:
     """Return where the weights of models go, with `kept` resolved."""
     if weights != "kept":
         return weights
@@ -353,7 +336,7 @@ def data_files(paths: Iterable[Path]) -> set[Path]:
 
 
 def _stage_models(
-    folder: Path, models: Iterable[Weighted], before: Callable[[Path], None] | None, weights: Placement, stage: Path
+    folder: Path, models: Iterable[_Weighted], before: Callable[[Path], None] | None, weights: Placement, stage: Path
 ) -> None:
     """Call `before` with a folder in which models find their weights, before files get their places."""
     if before is None:
@@ -375,7 +358,7 @@ def _is_external(tensor: onnx.TensorProto) -> bool:
     return tensor.data_location == onnx.TensorProto.EXTERNAL
 
 
-def check_targets(targets: Sequence[Path], models: Iterable[Weighted], *, overwrite: bool) -> None:
+def check_targets(targets: Sequence[Path], models: Iterable[_Weighted], *, overwrite: bool) -> None:
     """Check that files can be written: leftovers of killed runs are undone, and nothing stands in the way.
 
     Args:
@@ -395,9 +378,8 @@ def check_targets(targets: Sequence[Path], models: Iterable[Weighted], *, overwr
         if not os.path.lexists(target):
             continue
         if target.is_symlink():
-            raise OutputError(
-                f"{target}: is a link, which is never replaced - name what it leads to, or another output"
-            )
+            hint = "name what it leads to, or another output"
+            raise OutputError(f"{target}: is a link, which is never replaced - {hint}")
         if target.is_dir():
             raise OutputError(f"{target}: is a folder - name a file in it, or another output")
         if not target.is_file():
@@ -408,7 +390,7 @@ def check_targets(targets: Sequence[Path], models: Iterable[Weighted], *, overwr
             raise OutputError(f"{target}: exists - name another output with -o, or replace it with --overwrite")
 
 
-def _model_body(model: Weighted, data_path: Path, weights: Placement, plan: DataPlan, files: Files) -> Body:
+def _model_body(model: _Weighted, data_path: Path, weights: Placement, plan: DataPlan, files: Files) -> Body:
     """Return the bytes to write for a model, with its weights where they are wanted."""
     proto = copy.deepcopy(model.proto)
     external = [t for t, _ in tensors.walk_tensors(proto) if _is_external(t)]
@@ -427,7 +409,7 @@ def _model_body(model: Weighted, data_path: Path, weights: Placement, plan: Data
     return [proto.SerializeToString()]
 
 
-def _tensor_pieces(model: Weighted, external: Sequence[onnx.TensorProto]) -> list[Piece]:
+def _tensor_pieces(model: _Weighted, external: Sequence[onnx.TensorProto]) -> list[Piece]:
     """Return where the bytes of tensors lie. Raises ModelError where a file is missing, or has shrunk."""
     model.fetch(external)
     pieces = [Piece(*model.piece(tensor)) for tensor in external]
@@ -439,7 +421,7 @@ def _tensor_pieces(model: Weighted, external: Sequence[onnx.TensorProto]) -> lis
 
 
 def _inline_weights(
-    model: Weighted, proto: onnx.ModelProto, external: Sequence[onnx.TensorProto], pieces: Sequence[Piece]
+    model: _Weighted, proto: onnx.ModelProto, external: Sequence[onnx.TensorProto], pieces: Sequence[Piece]
 ) -> Body:
     """Return a model with its weights inside, which stay in their files until they are written."""
     nonce = os.urandom(16)
@@ -454,7 +436,7 @@ def _inline_weights(
     return [known.get(id(part), part) for part in inflate_payloads(proto.SerializeToString(), stand_ins)]
 
 
-def _check_in_place(model: Weighted, folder: Path, external: Sequence[onnx.TensorProto]) -> None:
+def _check_in_place(model: _Weighted, folder: Path, external: Sequence[onnx.TensorProto]) -> None:
     if external and model.path is not None and folder.resolve() != model.path.parent.resolve():
         problem = f"is not the folder of {shown_path(model.path)}, and data in place can only be referred to from there"
         raise OutputError(f"{folder}: {problem} - write there, or use --weights shared")

@@ -116,9 +116,8 @@ def contract(out: str, language: str | None, loop: bool, output: Path | None) ->
     elif loop:
         text = write_lowered_loop(chosen, read_contract(file), path.name)
     elif chosen not in WRITERS:
-        raise UsageError(
-            f"{file}: constants of a lowered folder are not written in {chosen} - --loop writes its program"
-        )
+        problem = f"constants of a lowered folder are not written in {chosen}"
+        raise UsageError(f"{file}: {problem} - --loop writes its program")
     else:
         text = WRITERS[chosen](read_contract(file))
     put_text(text, output, path.iterdir() if path.is_dir() else [path])
@@ -300,6 +299,5 @@ def _put_file(path: Path, target: Path) -> None:
         except OSError:  # a file system without links
             shutil.copyfile(here, target)
     except OSError as error:
-        raise OutputError(
-            f"{shown_path(target)}: cannot be kept: {error.strerror} - name a folder in TMPDIR"
-        ) from error
+        problem = f"{shown_path(target)}: cannot be kept: {error.strerror}"
+        raise OutputError(f"{problem} - name a folder in TMPDIR") from error

@@ -91,9 +91,8 @@ def _write_shapes(model: Model, output: Path, weights: Placement, options: Shape
     from graphkit.passes.shapes.declare_shapes import DeclareShapes
 
     if options.spec != as_declared():
-        raise UsageError(
-            "--write declares what holds at all sizes - freeze sizes with graphkit fold, which does it too"
-        )
+        hint = "freeze sizes with graphkit fold, which does it too"
+        raise UsageError(f"--write declares what holds at all sizes - {hint}")
     outcome = DeclareShapes().run(model)
     for declined in outcome.declined:
         raise UsageError(f"{model.label}: {declined}")

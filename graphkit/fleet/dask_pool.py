@@ -127,9 +127,8 @@ class DaskPool:
                 raise error
             elif not isinstance(error, KilledWorker):
                 problem = f"a worker cannot run graphkit: {type(error).__name__}: {error}"
-                raise UsageError(
-                    f"{self._name}: {problem} - install onnx-graphkit[fleet] {__version__} on all machines"
-                )
+                hint = f"install onnx-graphkit[fleet] {__version__} on all machines"
+                raise UsageError(f"{self._name}: {problem} - {hint}")
             elif len(batch) > 1:  # each for itself: one of them may be why
                 for task in batch:
                     start([task])

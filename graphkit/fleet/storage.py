@@ -26,9 +26,8 @@ def require_arrow() -> None:
     try:
         import pyarrow.parquet  # noqa: F401
     except ImportError as error:
-        raise UsageError(
-            "a survey writes Parquet, which needs pyarrow - pip install 'onnx-graphkit[survey]'"
-        ) from error
+        hint = "pip install 'onnx-graphkit[survey]'"
+        raise UsageError(f"a survey writes Parquet, which needs pyarrow - {hint}") from error
 
 
 def shown_place(at: str) -> str:

@@ -225,10 +225,8 @@ def check_bounds(place: Extent, data_file: DataFile, promised: int | None) -> No
         return
     end = place.offset + (place.length if place.length is not None else promised or 0)
     if end > data_file.size:
-        raise ModelError(
-            f"external data ends at byte {end:,} of '{place.location}', which has {data_file.size:,}",
-            hint="the data file is truncated or belongs to another model; fetch both again",
-        )
+        problem = f"external data ends at byte {end:,} of '{place.location}', which has {data_file.size:,}"
+        raise ModelError(problem, hint="the data file is truncated or belongs to another model; fetch both again")
 
 
 # Temporary files that stand for standard input and output: reading a model and proving it want a file.
@@ -274,11 +272,9 @@ def copy_stream(stream: BinaryIO, path: Path) -> None:
         while part := stream.read(CHUNK):
             size += len(part)
             if size > MAX_PROTO:
-                raise ModelError(
-                    f"more than {MAX_PROTO:,} bytes, which is the most that a protobuf has",
-                    file=path.name,
-                    hint="name the model file, whose weights may lie in files of their own",
-                )
+                hint = "name the model file, whose weights may lie in files of their own"
+                problem = f"more than {MAX_PROTO:,} bytes, which is the most that a protobuf has"
+                raise ModelError(problem, file=path.name, hint=hint)
             file.write(part)
 
 
@@ -328,10 +324,8 @@ def kept_in_temporary(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OutputError(
-            f"{tempfile.gettempdir()}: {what}, and it takes none: {error.strerror} - name a folder with more space in "
-            "TMPDIR"
-        ) from error
+        problem = f"{tempfile.gettempdir()}: {what}, and it takes none: {error.strerror}"
+        raise OutputError(f"{problem} - name a folder with more space in TMPDIR") from error
 
 
 # A temporary file for weights that rewrites make, so that no more of them than a part is ever in memory.

@@ -80,9 +80,8 @@ def read_model_file(path: Path, threshold: int = DEFAULT_THRESHOLD) -> Source:
     else:
         proto = _read_text(origin, size, str(kind))
     if not proto.HasField("graph"):
-        raise ModelError(
-            "no graph in it", file=shown_path(path), hint="the file is not an ONNX model, or only part of one"
-        )
+        hint = "the file is not an ONNX model, or only part of one"
+        raise ModelError("no graph in it", file=shown_path(path), hint=hint)
     data_files = check_tensors(proto, path, references)
     origin.read()
     return Source(proto, path, size, references, tuple(data_files), origin)
@@ -127,11 +126,8 @@ def _parse_light_bytes(light: bytes, data: Buffer) -> onnx.ModelProto:
 def _read_text(source: ByteSource, size: int, kind: str) -> onnx.ModelProto:
     file = shown_path(source.path)
     if size > MAX_TEXT_SIZE:
-        raise ModelError(
-            f"{size:,} bytes of {kind}; text is read up to {MAX_TEXT_SIZE:,}",
-            file=file,
-            hint="convert it to binary .onnx with onnx.load and onnx.save",
-        )
+        problem = f"{size:,} bytes of {kind}; text is read up to {MAX_TEXT_SIZE:,}"
+        raise ModelError(problem, file=file, hint="convert it to binary .onnx with onnx.load and onnx.save")
     hint = f"it does not read as {kind}; the suffix decides the format"
     content = source.buffer()[:]
     if _nests_too_deep(content):

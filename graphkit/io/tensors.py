@@ -120,23 +120,16 @@ def check_tensors(model: onnx.ModelProto, file: Path | None, references: Mapping
                     data_files[place.location] = find_data_file(file, place.location)
                 check_bounds(place, data_files[place.location], payload_size(tensor))
         except ModelError as error:
-            raise ModelError(
-                error.problem,
-                file=shown_path(file) if file else None,
-                node=node,
-                tensor=None if node else str(tensor.name),
-                hint=error.hint,
-            ) from error
+            name, path = None if node else str(tensor.name), shown_path(file) if file else None
+            raise ModelError(error.problem, file=path, node=node, tensor=name, hint=error.hint) from error
     return list(data_files.values())
 
 
 def _check_tensor(tensor: TensorProto) -> None:
     dims = tensor.dims
     if dims and (min(dims) < 0 or element_count(tensor) > MAX_ELEMENTS):
-        raise ModelError(
-            f"dims {list(dims)[:8]} are {'negative' if min(dims) < 0 else 'more than 2^63 elements'}",
-            hint="the tensor is corrupt; export the model again",
-        )
+        problem = f"dims {list(dims)[:8]} are {'negative' if min(dims) < 0 else 'more than 2^63 elements'}"
+        raise ModelError(problem, hint="the tensor is corrupt; export the model again")
     promised, actual, unit = payload_size(tensor), None, "bytes of data"
     if tensor.data_location == TensorProto.EXTERNAL:
         actual = external_extent(tensor).length
@@ -148,19 +141,15 @@ def _check_tensor(tensor: TensorProto) -> None:
             promised = element_count(tensor) * (2 if tensor.data_type in COMPLEX else 1)
         actual = values or None  # a tensor may come without its data
     if promised is not None and actual is not None and actual != promised:
-        raise ModelError(
-            f"{actual:,} {unit}, but dtype and dims {list(dims)[:8]} need {promised:,}",
-            hint="the file was cut or edited; export the model again",
-        )
+        problem = f"{actual:,} {unit}, but dtype and dims {list(dims)[:8]} need {promised:,}"
+        raise ModelError(problem, hint="the file was cut or edited; export the model again")
 
 
 def _claim_tensor(place: Extent, left_in_file: set[int]) -> None:
     """Note that a tensor was left in the model file; external data that the file itself declares must not lie there."""
     if place.offset not in left_in_file:
-        raise ModelError(
-            f"two tensors have their data at byte {place.offset:,} of the model file",
-            hint="move the one that is external data into a file of its own",
-        )
+        problem = f"two tensors have their data at byte {place.offset:,} of the model file"
+        raise ModelError(problem, hint="move the one that is external data into a file of its own")
     left_in_file.remove(place.offset)
 
 

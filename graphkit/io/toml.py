@@ -16,31 +16,27 @@ else:
     import tomli as tomllib
 
 T = TypeVar("T")
-STEP = re.compile(
-    r"(\[\.\.\.\])|\[(\d+)\]|([^.\[\]]+)"
-)  # of a path of msgspec: any key of a mapping, an index, a field
+# Of a path of msgspec: any key of a mapping, an index, a field
+STEP = re.compile(r"(\[\.\.\.\])|\[(\d+)\]|([^.\[\]]+)")
 MAX_BYTES = 1 << 20
 
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the contents of a TOML file. Raises TargetError where it is missing, no file, too large, or not TOML."""
+    file = shown_path(path)
     try:
         if not path.is_file():
-            raise TargetError("there is no such file", file=shown_path(path), hint="name another one")
+            raise TargetError("there is no such file", file=file, hint="name another one")
         if path.stat().st_size > MAX_BYTES:
-            raise TargetError(
-                f"it has more than {MAX_BYTES:,} bytes", file=shown_path(path), hint="a few KB are enough"
-            )
+            raise TargetError(f"it has more than {MAX_BYTES:,} bytes", file=file, hint="a few KB are enough")
         plain: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
         return plain
     except OSError as error:
-        raise TargetError(
-            f"it cannot be read: {error.strerror}", file=shown_path(path), hint="check its path"
-        ) from error
+        raise TargetError(f"it cannot be read: {error.strerror}", file=file, hint="check its path") from error
     except RecursionError as error:
-        raise TargetError("it is nested too deep", file=shown_path(path), hint="four levels are enough") from error
+        raise TargetError("it is nested too deep", file=file, hint="four levels are enough") from error
     except ValueError as error:  # what tomllib, UTF-8 and int raise, and a path with a null byte
-        raise TargetError(f"it is not TOML: {error!s:.200}", file=shown_path(path), hint="correct it") from error
+        raise TargetError(f"it is not TOML: {error!s:.200}", file=file, hint="correct it") from error
 
 
 def convert_toml(path: Path, plain: object, kind: type[T]) -> T:
