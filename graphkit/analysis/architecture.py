@@ -176,7 +176,6 @@ def _count_layers(model: Model) -> int | None:
 
 
 def _count_heads(model: Model, cache: KVCache) -> tuple[int | None, int | None, int | None]:
-    """Return query heads, KV heads and head dim."""
     kv_heads, head_dim = cache.kv_heads, cache.head_dim
     votes: Counter[tuple[int | None, int | None]] = Counter()
     for node in all_nodes(model.scopes):
@@ -272,6 +271,5 @@ def vocabulary_size(model: Model) -> int | None:
 
 
 def _table_rows(tokens: Sequence[Value]) -> int | None:
-    """Return the rows of the first table that is looked up by tokens."""
     sizes = (table_entries(*lookup) for value in tokens for lookup in find_lookups(value))
     return next((rows for rows in sizes if rows is not None), None)

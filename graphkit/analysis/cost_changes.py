@@ -123,7 +123,6 @@ class SizedModel:
         return cls(shapes, sizes, {**Inputs(model, spec).numbers, **sizes})
 
     def figures(self) -> CostFigures:
-        """Count its costs."""
         model = self.shapes.model
         nodes = node_costs(self.shapes, self.sizes, ("macs",)).nodes
         known = [node.costs["macs"] for node in nodes if "macs" in node.costs]

@@ -94,7 +94,6 @@ class Judged(Result):
     """A result that may have findings."""
 
     def found(self) -> tuple[Finding, ...]:
-        """Return the findings."""
         raise NotImplementedError
 
     def findings(self) -> tuple[str, ...]:

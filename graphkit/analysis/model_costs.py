@@ -291,7 +291,6 @@ class Costs(Result):
             yield Prose(f"Not counted: {measures} of {nodes} from {unknown.first} on: {unknown.reason}.")
 
     def _at(self) -> str:
-        """Return the sizes, those that are assumed in one sentence."""
         if not self.sizes:
             return "All input dims are numbers."
         every = len(self.assumed) == len(self.sizes)
@@ -476,7 +475,6 @@ class _Count:
     # Numbers
 
     def sum(self, nodes: Sequence[NodeCost], measure: Measure) -> tuple[Amount, int]:
-        """Return the sum of a measure, and how many nodes are not in it."""
         known = [node.costs[measure] for node in nodes if measure in node.costs]
         return sum_amounts(known), len(nodes) - len(known)
 
@@ -491,7 +489,6 @@ class _Count:
         return self.known[key]
 
     def bytes(self, values: Sequence[Value]) -> tuple[Amount, int]:
-        """Return the bytes of tensors, and how many are not in them."""
         sizes = [size for size in map(self.memory.size, values) if isinstance(size, Expr) and is_known(size)]
         return sum_amounts(map(Amount.of, sizes)), len(values) - len(sizes)
 
@@ -521,7 +518,6 @@ class _Count:
         yield from sorted(joined, key=_row_weight, reverse=True)
 
     def unknown(self) -> Iterator[UnknownCost]:
-        """Yield a row for each reason."""
         groups: dict[str, dict[Node, set[Measure]]] = {}
         for cost in self.nodes.nodes:
             for measure, reason in cost.unknown.items():
@@ -553,7 +549,6 @@ def _join_alike(rows: Mapping[str, CostRow]) -> Iterator[CostRow]:
 
 
 def _row_weight(row: CostRow) -> tuple[int, ...]:
-    """Return the costs of a row, the measure that decides first."""
     values = (quantity.value or 0 for quantity in (row.macs, row.operations, row.bytes_moved))
     return (*(row.times * value for value in values), row.times * row.weight_bytes)
 

@@ -150,7 +150,6 @@ class _Group:
         self.variants = _variant_suffixes(self.roles)
 
     def pairs(self) -> Iterator[Pair]:
-        """Yield each output that feeds an input."""
         for target in self.names:
             if self.roles[target] in DECODERS:
                 yield from self._best_pairs(target, ENCODERS, _encoder_pairs)

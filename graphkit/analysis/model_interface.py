@@ -89,7 +89,6 @@ class FrozenSize:
 
     @property
     def kind(self) -> str:
-        """The kind of finding."""
         return FAULTS[self.about][0]
 
     def __str__(self) -> str:
@@ -132,7 +131,6 @@ class Port:
 
     @property
     def remark(self) -> str:
-        """The description, and whether there is a default."""
         return "; ".join(filter(None, (self.description, "has a default" if self.optional else "")))
 
     @property
@@ -163,12 +161,10 @@ class Interface(Judged):
 
     @property
     def input_count(self) -> int:
-        """How many inputs there are."""
         return sum(len(port.indices) for port in self.inputs)
 
     @property
     def output_count(self) -> int:
-        """How many outputs there are."""
         return sum(len(port.indices) for port in self.outputs)
 
     def in_short(self) -> str:

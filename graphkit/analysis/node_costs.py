@@ -44,7 +44,6 @@ class Amount:
 
     @classmethod
     def of(cls, value: Expr | int) -> Amount:
-        """Return an expression as an amount."""
         if isinstance(value, Expr):
             return cls(dict(value.terms))
         return cls({(): value} if value else {})
@@ -61,7 +60,6 @@ class Amount:
 
     @property
     def symbols(self) -> frozenset[str]:
-        """The names in it."""
         return frozenset(name for monomial in self.terms for name in Expr(((monomial, 1),)).symbols)
 
     def at(self, sizes: Mapping[str, int]) -> int | None:
@@ -366,7 +364,6 @@ class _Walk:
         return counted
 
     def weight(self, costs: Sequence[NodeCost]) -> tuple[int, ...]:
-        """Return the costs of a branch at the sizes, the measure that decides first."""
         sums = (sum_amounts(cost.costs.get(measure, NOTHING) for cost in costs) for measure in MEASURES)
         return tuple(each.at(self.sizes) or 0 for each in sums)
 

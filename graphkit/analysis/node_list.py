@@ -52,7 +52,6 @@ class NodeRow:
 
     @property
     def attributes_text(self) -> str:
-        """The attributes in one text."""
         return ", ".join(f"{name} = {value}" for name, value in self.attributes)
 
 
@@ -192,7 +191,6 @@ class WeightRow:
 
     @property
     def read_by(self) -> str:
-        """The readers in one text."""
         return "; ".join(self.readers)
 
 
@@ -211,7 +209,6 @@ class WeightList(Result):
 
     @property
     def bytes(self) -> int:
-        """Bytes of all of them."""
         return sum(row.bytes or 0 for row in self.rows)
 
     def blocks(self) -> Iterator[Block]:

@@ -47,11 +47,6 @@ class CpuNodes:
     cuts: tuple[str, ...]
     removed_by: str  # the pass that removes them, or that no rewrite is known
 
-    @property
-    def cut(self) -> str:
-        """The first of those that part it, "" for none."""
-        return self.cuts[0] if self.cuts else ""
-
 
 @dataclass(frozen=True)
 class NodePlacement(Result):
@@ -109,7 +104,8 @@ class NodePlacement(Result):
         gone = f" onnxruntime removed or fused {count_things(self.gone, 'node(s)')} before." if self.gone else ""
         yield Prose(f"{parts}{copies}.{gone}", "warning" if self.partitions > 1 else "plain")
         rows = [
-            (r.operator, r.nodes, size_cell(r.macs), len(r.cuts) or None, r.removed_by, r.cut) for r in self.operators
+            (r.operator, r.nodes, size_cell(r.macs), len(r.cuts) or None, r.removed_by, "".join(r.cuts[:1]))
+            for r in self.operators
         ]
         if rows:
             yield table("On the CPU | Nodes:number | MACs:number | Cut:number | Removed by | Such as:note", rows)

@@ -170,7 +170,6 @@ class _Numbers(dict[T, int]):
     """What occurs often, each with a number."""
 
     def number(self, thing: T) -> int:
-        """Return the number of a thing."""
         return self.setdefault(thing, len(self))
 
 

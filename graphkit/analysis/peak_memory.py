@@ -133,7 +133,6 @@ class PeakMemory:
         self.expressions: dict[Value, Expr | str] = {}
 
     def at(self, sizes: Mapping[str, int]) -> Peak:
-        """Return the peak of the main graph."""
         run = _Run(self, sizes)
         peak = run.scope_peak(self.shapes.model.graph)
         alive = []
@@ -234,7 +233,6 @@ class _Buffers:
                 self.now -= self.bytes[root]
 
     def peak(self) -> _ScopePeak:
-        """Return the peak, the first of several."""
         if not self.steps:
             return EMPTY
         place = max(range(len(self.steps)), key=lambda at: self.steps[at][0])
@@ -311,7 +309,6 @@ class _Run:
         return root if is_free and root and there.bytes[root] == self._bytes(output.value) else output.value
 
     def _bytes(self, value: Value) -> int:
-        """Return the bytes of a tensor, 0 where they are not known."""
         size = self.memory.size(value)
         if isinstance(size, Expr):
             if size in self.numbers:

@@ -248,7 +248,6 @@ class Report(Judged):
             yield from section.blocks()
 
     def csv_tables(self) -> Iterator[Table]:
-        """Yield the tables of each section."""
         return (single for section in self.sections.values() for single in section.csv_tables())
 
 

@@ -47,7 +47,6 @@ class Change:
 
     @property
     def change(self) -> str:
-        """The difference with its sign."""
         return f"{self.after - self.before:+,}" if self.after != self.before else "0"
 
 

@@ -53,7 +53,6 @@ class OriginGroup:
 
     @property
     def count(self) -> int:
-        """Number of consumers."""
         return len(self.nodes)
 
     def __str__(self) -> str:
@@ -226,7 +225,6 @@ def _make_group(key: tuple[str, str, str], nodes: list[Node], shapes: Shapes) ->
 
 
 def _value_read(node: Node, name: str) -> Value | None:
-    """Return the value that a node reads through the input of that name."""
     return next(node.inputs[index] for index, input_name in value_inputs(node).items() if input_name == name)
 
 
@@ -476,7 +474,6 @@ class _Sets:
         return self.tables[needed]
 
     def reason(self, node: Node) -> str:
-        """Return why a shape op stays with all symbols frozen."""
         for value in node.results:
             if not self._numbers([value]) & self.everything:
                 return shape_meaning(value, self.shapes)[1] or "its elements are not followed"

@@ -61,7 +61,6 @@ def cut_caches(model: Model) -> Mapping[CacheEntry, int]:
 
 
 def _sizes_of_step(model: Model, past: int) -> Mapping[str, int]:
-    """Return the sizes of symbols where a token follows so many."""
     of_axes = {"batch": 1, "sequence": 1, "past": past, "total": past + 1}
     sizes = dict[str, int]()
     for value in model.roles.inputs:
@@ -129,7 +128,6 @@ class _MaskBounds(ElementBounds):
         self.shapes, self.sizes, self.distance, self.past = shapes, _sizes_of_step(model, past), distance, past
 
     def transfer(self, value: Value) -> Elements:
-        """Return bounds of the elements of a value."""
         node = value.producer
         if node is not None and node.is_op("Range") and len(node.operands) == 3:
             start, end, step = map(self._numbers, node.operands)

@@ -267,7 +267,6 @@ class Summary(Judged):
 
     @property
     def total_weight_bytes(self) -> int:
-        """Bytes of all tensors."""
         return sum(row.bytes for row in self.weight_bytes)
 
     def found(self) -> tuple[Finding, ...]:

@@ -50,16 +50,6 @@ class FactRow:
     condition: str = ""  # under which it is allowed, "" for always
     source: str = ""
 
-    @property
-    def text(self) -> str:
-        """The names in one text."""
-        return ", ".join(self.names)
-
-    @property
-    def only_with(self) -> str:
-        """The condition, as a table has it."""
-        return self.condition and f"only with {self.condition}"
-
 
 @dataclass(frozen=True)
 class SourceRow:
@@ -99,7 +89,11 @@ class TargetFacts(Result):
         )
         for of in dict.fromkeys(row.of for row in self.facts):
             rows = [row for row in self.facts if row.of == of]
-            yield table_of("Names:code=text | Is=verdict | Source | If:note=only_with | Note:note", rows, of)
+            cells = [
+                (", ".join(r.names), r.verdict, r.source, r.condition and f"only with {r.condition}", r.note)
+                for r in rows
+            ]
+            yield table("Names:code | Is | Source | If:note | Note:note", cells, of)
         yield table_of("Source:code=key | Date | Title:note | Where:note=url", self.sources, "Sources")
 
 

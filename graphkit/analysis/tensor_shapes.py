@@ -37,7 +37,6 @@ class ShapeRow:
 
     @property
     def dims(self) -> str:
-        """The dims as text."""
         return shape_text(self.shape)
 
 

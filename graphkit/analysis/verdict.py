@@ -243,7 +243,6 @@ class Facts:
 
     @property
     def can_fold(self) -> bool:
-        """Whether the folded model can run."""
         dtypes = {row.dtype for row in self.summary.weight_bytes}
         stuck = CANNOT_RUN & set(self.kinds) or self.hazards.undecided
         return not (stuck or self.summary.custom or dtypes & NOT_ON_CPU)
