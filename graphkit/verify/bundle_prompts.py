@@ -28,7 +28,7 @@ STEPS = 4  # at the end of a longer prompt
 LONG = 24  # from a prompt of one token
 FEW = 4  # tokens of a prompt of all rows, and of one where the logits of longer ones would be too large
 SHORT = 64  # tokens of a prompt that is tried with padding and without
-LONGEST = 600  # tokens of a prompt that is tried at both levels, and again in each check
+LONGEST = 600  # tokens of a prompt that is tried at both levels, the longest of them, and again in each check
 COMPARED = 32 << 20  # bytes of logits that are compared token by token
 SPECIAL = 6  # tokens of which each is tried at each place
 AT_ONCE = 16
@@ -49,6 +49,7 @@ class Prompt:
         source: Positions of the source; 0 without an encoder.
         is_padded: Whether the last row is padded.
         all_logits: Whether the logits of each token are compared, not of the last one alone.
+        at_both_levels: Whether it is also tried where onnxruntime may fuse operators.
         row_axes: The axis of each input that counts rows, where one does.
         encoded: What an encoder apart reads, by name, whose states are among the inputs.
     """
@@ -61,6 +62,7 @@ class Prompt:
     source: int
     is_padded: bool
     all_logits: bool
+    at_both_levels: bool
     row_axes: Mapping[str, int]
     encoded: Mapping[str, np.ndarray] = field(default_factory=dict)
 
@@ -112,7 +114,7 @@ def make_prompts(contract: BundleContract, originals: Originals, seed: int) -> l
     and one of all rows.
 
     Where a bundle takes one row, that is padded too. One prompt of several tokens at least is no longer than `LONGEST`,
-    and of one the logits of each token are compared.
+    and of one the logits of each token are compared. Those that are tried at both levels come first.
 
     Args:
         contract: The bundle.
@@ -130,7 +132,9 @@ def make_prompts(contract: BundleContract, originals: Originals, seed: int) -> l
     batch = contract.sizes["batch"]
     chosen: list[Prompt] = []
     lengths = {maker.legal_length(length) for length in lengths}
-    for length in sorted(each for each in lengths if 0 < each < slots or each == 1):
+    maker.longest = max((length for length in lengths if length <= LONGEST), default=0)
+    legal = [each for each in lengths if 0 < each < slots or each == 1]
+    for length in sorted(legal, key=lambda each: (not maker.runs_at_both_levels(each), each)):
         ways = [(1, False), (2, True)] if batch > 1 else [(1, False), (1, True)][: 1 + maker.takes_padding(length)]
         if length > LONGEST:
             ways = ways[:1]
@@ -140,7 +144,7 @@ def make_prompts(contract: BundleContract, originals: Originals, seed: int) -> l
             source = maker.sources[len(chosen) % len(maker.sources)]
             chosen.append(maker.make(length, rows, slots, source, is_padded=is_padded))
     if batch > 2:  # each row may read what is another's; the longest of those that are tried at both levels stays last
-        place = max(1, sum(prompt.tokens.shape[1] <= LONGEST for prompt in chosen) - 1)
+        place = max(1, sum(prompt.at_both_levels for prompt in chosen) - 1)
         chosen[place:place] = [
             maker.make(maker.legal_length(min(FEW, max(slots - 1, 1))), batch, slots, maker.sources[0], is_padded=True)
         ]
@@ -156,7 +160,7 @@ class _Maker:
         method = contract.method("once")
         if method is None:
             raise UsageError("the bundle has no method that starts a sequence")
-        self.inputs, self.sizes = ExportInputs(originals.models, random), contract.sizes
+        self.inputs, self.sizes, self.longest = ExportInputs(originals.models, random), contract.sizes, 0
         self.ports = [port for port in method.inputs if port.kind == "user"]
         kinds = {port.kind for port in method.inputs}
         self.has_mask = "mask" in kinds
@@ -187,6 +191,10 @@ class _Maker:
         """Whether one row of a prompt can be padded."""
         return (self.has_mask and length > 1) or any("mask" in port.name for port in self.ports)
 
+    def runs_at_both_levels(self, length: int) -> bool:
+        """Whether a prompt is short, or the longest of those that are not very long."""
+        return length <= SHORT or length == self.longest
+
     def make(self, length: int, rows: int, slots: int, source: int, *, is_padded: bool) -> Prompt:
         """Return a prompt, whose last row is padded."""
         tokens = self._draw_tokens((rows, length))
@@ -207,6 +215,7 @@ class _Maker:
             source=source,
             is_padded=padded,
             all_logits=compares_all,
+            at_both_levels=self.runs_at_both_levels(length),
             row_axes={port.name: port.shape.index("batch") for port in self.ports if "batch" in port.shape},
             encoded=encoded,
         )

@@ -128,7 +128,7 @@ class BundleVerifier:
         exact = exact and self.provider.is_cpu
         self.contract = read_bundle(folder / "bundle.json", altered=True)
         self.prompts = make_prompts(self.contract, originals, options.seed)
-        self.short = [prompt for prompt in self.prompts if prompt.tokens.shape[1] <= LONGEST]
+        self.short = [prompt for prompt in self.prompts if prompt.at_both_levels]
         self.several = _prompts_of_several(self.contract, self.prompts)
         batch, first = self.contract.sizes["batch"], self.prompts[0]
         is_half = any(map(has_float16, originals.models))
@@ -149,7 +149,7 @@ class BundleVerifier:
         tolerance = BUNDLE_TOLERANCE if options.tolerance is None else options.tolerance
         if options.tolerance is None and not self.provider.is_cpu:
             tolerance = max(level_tolerance(model, self.provider) for model in originals.models)
-        # the longest prompts come last, and ran at one level alone
+        # the others come last, and ran at one level alone
         distances = map(_prompt_distance, self.prompts, self.truth.logits, self.at_default.logits)
         apart = max(distances, default=0.0)
         is_wide = self.wide is not None
@@ -254,9 +254,9 @@ class BundleVerifier:
         if last := sorted({prompt.tokens.shape[1] for prompt in self.prompts if not prompt.all_logits}):
             lengths = ", ".join(f"{length:,}" for length in last)
             yield f"Of prompts of {lengths} tokens the logits of the last one are compared, within {allowed.near:g}."
-        if long := [prompt.tokens.shape[1] for prompt in self.prompts if prompt.tokens.shape[1] > LONGEST]:
-            lengths = ", ".join(f"{length:,}" for length in long)
-            yield f"Prompts of {lengths} tokens run in plain onnxruntime alone, without padding."
+        if plain := [prompt.tokens.shape[1] for prompt in self.prompts if not prompt.at_both_levels]:
+            lengths = ", ".join(f"{length:,}" for length in dict.fromkeys(plain))
+            yield f"Prompts of {lengths} tokens run in plain onnxruntime alone, those of more than {LONGEST} unpadded."
         if self.several and not self.truth.chunks:
             yield NO_CHUNKS
         if (tokens := self.truth.tokens) and all(len(set(row)) == 1 for rows in tokens.values() for row in rows):
@@ -375,7 +375,7 @@ def _prompts_of_several(contract: BundleContract, prompts: Sequence[Prompt]) -> 
     tokens = step.sources.get("tokens", ()) if step is not None else ()
     if any(isinstance(port.shape[-1], int) for port in tokens):
         return []
-    fit = [at for at, prompt in enumerate(prompts) if prompt.tokens.shape[1] <= LONGEST and len(prompt.steps) > 1]
+    fit = [at for at, prompt in enumerate(prompts) if prompt.at_both_levels and len(prompt.steps) > 1]
     padded = [at for at in fit if prompts[at].is_padded]
     return sorted({*fit[:1], *padded[:1], *fit[-1:]})
 

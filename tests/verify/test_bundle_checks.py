@@ -98,15 +98,15 @@ def test_the_first_prompt_goes_round_the_shortest_ring(bundle_of: BundleOf) -> N
     assert len(ringed.first.steps) > WINDOW
 
 
-@pytest.mark.parametrize(("slots", "window", "lengths"), [
-    (8, 0, {1, 4, 7}),
-    (256, 0, {1, 128, 255}),
-    (2048, 0, {1, 600, 2047}),
-    (2048, 512, {1, 511, 513, 2047}),
-    (4096, 1024, {1, 600, 1023, 1025, 4095}),
+@pytest.mark.parametrize(("slots", "window", "both", "plain"), [
+    (8, 0, [1, 4, 7], []),
+    (256, 0, [1, 255], [128]),
+    (2048, 0, [1, 600], [2047]),
+    (2048, 512, [1, 513], [511, 2047]),
+    (4096, 1024, [1, 600], [1023, 1025, 4095]),
 ])  # fmt: skip
-def test_a_prompt_of_several_tokens_is_short_enough_for_checks(
-    slots: int, window: int, lengths: set[int], bundle_of: BundleOf
+def test_a_prompt_of_several_tokens_is_short_enough_for_both_levels_and_for_checks(
+    slots: int, window: int, both: list[int], plain: list[int], bundle_of: BundleOf
 ) -> None:
     contract = read_bundle(bundle_of("window" if window else "causal") / "bundle.json")
     states = [
@@ -118,4 +118,6 @@ def test_a_prompt_of_several_tokens_is_short_enough_for_checks(
     longest, sizes = replace(contract.lengths[0], most=slots), {**contract.sizes, "batch": 1}
     longer = replace(contract, states=tuple(states), lengths=(longest,), sizes=sizes)
     model = Model.from_proto(decoder("window" if window else "causal"))
-    assert {prompt.tokens.shape[1] for prompt in make_prompts(longer, Originals(None, model, model), 0)} == lengths
+    prompts = make_prompts(longer, Originals(None, model, model), 0)
+    assert [*dict.fromkeys(prompt.tokens.shape[1] for prompt in prompts)] == both + plain  # those at both levels first
+    assert {prompt.tokens.shape[1] for prompt in prompts if prompt.at_both_levels} == {*both}
