@@ -16,8 +16,7 @@ from graphkit.render.document_blocks import Block, NodeMark, Prose, Shortened, t
 from graphkit.render.result import Sizes
 from graphkit.shapes import Shapes
 from graphkit.shapes.constraints import Trigger, find_triggers
-from graphkit.shapes.constraints.collect_preconditions import Guarded
-from graphkit.shapes.constraints.evaluate_constraints import Values
+from graphkit.shapes.constraints.node_constraints import Guarded, Values
 from graphkit.shapes.infer import infer_claimed
 from graphkit.suggest import count_things
 

@@ -22,8 +22,8 @@ from graphkit.ops.preconditions import Index
 from graphkit.ops.tensor import plain_dims
 from graphkit.render.document_blocks import NodeMark
 from graphkit.shapes import AS_DECLARED, Expr, Relation, Shapes, is_known
-from graphkit.shapes.constraints.collect_preconditions import Guarded, collect_preconditions
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, Variable
+from graphkit.shapes.constraints.node_constraints import Guarded, collect_preconditions
 from graphkit.symbolic.relations import linear_equations, reduce_rows, solve_symbol
 
 T = TypeVar("T")

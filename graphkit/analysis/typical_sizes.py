@@ -18,9 +18,8 @@ from graphkit.graph.uses import find_readers
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.shapes import DimSpec, Expr, Relation, Shapes, symbol
-from graphkit.shapes.constraints.collect_preconditions import collect_preconditions
-from graphkit.shapes.constraints.evaluate_constraints import Constraint
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, legal_sizes, search_nearest_sizes
+from graphkit.shapes.constraints.node_constraints import Constraint, collect_preconditions
 from graphkit.shapes.input_dims import input_dims
 
 TYPICAL: Mapping[Axis, int] = {

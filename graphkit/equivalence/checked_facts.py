@@ -37,7 +37,7 @@ from graphkit.ops.tensor import Ratio, Tensor, TensorSequence, exact_range
 from graphkit.progress import check_time
 from graphkit.runtime.session import Feed, SmallModel, run_small_models
 from graphkit.shapes import Expr, Shapes
-from graphkit.shapes.constraints.evaluate_constraints import Values, size_column
+from graphkit.shapes.constraints.node_constraints import Values, size_column
 from graphkit.symbolic.expr import INF, Symbol
 from graphkit.symbolic.relations import Requirement
 

@@ -24,7 +24,7 @@ from graphkit.model import Model
 from graphkit.runtime.session import RunError, Runner
 from graphkit.shapes import Expr, Relation, infer, is_known
 from graphkit.shapes.constraints.dim_equalities import Pair, fed_inputs
-from graphkit.shapes.constraints.evaluate_constraints import Values
+from graphkit.shapes.constraints.node_constraints import Values
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.input_dims import declared_inputs, read_dim
 from graphkit.verify.feeder import Feeder, Flags, Run

@@ -20,8 +20,8 @@ import numpy as np
 
 from graphkit.graph.roles import MASKS, Axis
 from graphkit.shapes import Expr, infer
-from graphkit.shapes.constraints.evaluate_constraints import Assignment, Values, size_column
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, Variable
+from graphkit.shapes.constraints.node_constraints import Assignment, Values, size_column
 from graphkit.verify.critical_sizes import Lengths, Threshold
 from graphkit.verify.feeder import Feeder
 from graphkit.verify.input_elements import BY_ROW, FLOAT_MASKS, NAMES, Draw, Padding

@@ -22,7 +22,7 @@ from graphkit.progress import DEFAULT_LIMITS, Limits
 from graphkit.runtime.isolation import shared_isolation
 from graphkit.runtime.session import IsolatedSession, RunError
 from graphkit.shapes import Shapes
-from graphkit.shapes.constraints.evaluate_constraints import Values
+from graphkit.shapes.constraints.node_constraints import Values
 from graphkit.shapes.infer import infer_claimed
 from graphkit.verify.input_elements import UNPADDED
 from graphkit.verify.input_generator import InputGenerator

@@ -17,7 +17,7 @@ from graphkit.graph.view import Scope, body_graphs
 from graphkit.model import Model, load
 from graphkit.passes.fold_pipeline import fold
 from graphkit.shapes import infer
-from graphkit.shapes.constraints.collect_preconditions import collect_preconditions
+from graphkit.shapes.constraints.node_constraints import collect_preconditions
 from graphkit.shapes.shape_program import program
 
 SAMPLE = "com.microsoft.SampleOp"  # gives its input back; no rule of ours knows it

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Value
 from graphkit.shapes import infer
-from graphkit.shapes.constraints.collect_preconditions import collect_preconditions
+from graphkit.shapes.constraints.node_constraints import collect_preconditions
 
 onnxruntime.set_default_logger_severity(4)
 SIZES = {"B": 2, "S": 1, "T": 1, "N": 3, "M": 4, "P": 9, "H": 8, "W": 9, "K": 3, "V": 6, "R": 3, "C": 2}

@@ -20,8 +20,8 @@ from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.ops.registry import forget_on_registration
 from graphkit.shapes import Expr, Relation, const, infer, symbol
-from graphkit.shapes.constraints.evaluate_constraints import Values
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
+from graphkit.shapes.constraints.node_constraints import Values
 from graphkit.shapes.graph_inputs import AS_DECLARED, DimSpec, Inputs
 from graphkit.shapes.input_dims import input_dims, read_alike
 from graphkit.symbolic.expr import TooComplexError

@@ -18,8 +18,7 @@ from graphkit.graph.name_families import is_number
 from graphkit.model import Model
 from graphkit.ops.preconditions import FAILS, FINE, WRONG, Bools
 from graphkit.shapes import DimSpec, Expr, Shapes, infer, is_known
-from graphkit.shapes.constraints.collect_preconditions import SharedPrecondition, collect_preconditions
-from graphkit.shapes.constraints.evaluate_constraints import Assignment
+from graphkit.shapes.constraints.node_constraints import Assignment, SharedPrecondition, collect_preconditions
 from graphkit.shapes.constraints.size_grid import (
     Grid,
     SizeRule,

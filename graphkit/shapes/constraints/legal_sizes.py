@@ -21,7 +21,7 @@ from graphkit.model import Model
 from graphkit.ops.data_movement import Concatenated
 from graphkit.ops.preconditions import Broadcast, Related
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Relation, Shapes, const, infer
-from graphkit.shapes.constraints.evaluate_constraints import Assignment, Constraint, Values, size_column
+from graphkit.shapes.constraints.node_constraints import Assignment, Constraint, Values, size_column
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles, with_empty_past
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.symbolic.expr import TooComplexError

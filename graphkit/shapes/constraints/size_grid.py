@@ -20,9 +20,8 @@ from graphkit.graph.name_families import is_number
 from graphkit.graph.view import Scope
 from graphkit.ops.preconditions import FINE, Bools, Ints, Precondition
 from graphkit.shapes import Expr, Relation
-from graphkit.shapes.constraints.collect_preconditions import SharedPrecondition
-from graphkit.shapes.constraints.evaluate_constraints import Assignment, Constraint, Values
 from graphkit.shapes.constraints.legal_sizes import Variable, search_nearest_sizes
+from graphkit.shapes.constraints.node_constraints import Assignment, Constraint, SharedPrecondition, Values
 from graphkit.symbolic.expr import Call, Symbol
 
 SMALL = (0, 1, 2, 3, 4, 5, 7)  # above the least

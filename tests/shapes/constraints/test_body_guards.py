@@ -11,8 +11,7 @@ from graphkit.analysis.hazards import hazards
 from graphkit.model import Model
 from graphkit.ops.preconditions import FINE
 from graphkit.shapes import infer
-from graphkit.shapes.constraints.collect_preconditions import collect_preconditions
-from graphkit.shapes.constraints.evaluate_constraints import Values
+from graphkit.shapes.constraints.node_constraints import Values, collect_preconditions
 
 # A branch cuts 8 of T, and needs all of them: what chooses it, and whether it is the then_branch.
 CHOICES = {

@@ -11,8 +11,8 @@ from onnx import parser
 from graphkit.model import Model
 from graphkit.ops.preconditions import Broadcast
 from graphkit.shapes import Expr, Relation, const, symbol
-from graphkit.shapes.constraints.evaluate_constraints import Constraint
 from graphkit.shapes.constraints.legal_sizes import Variable, legal_sizes, search_nearest_sizes
+from graphkit.shapes.constraints.node_constraints import Constraint
 
 INFINITE = float("inf")
 

@@ -20,7 +20,7 @@ from graphkit.ops.preconditions import FAILS, FINE, WRONG, Broadcast, Preconditi
 from graphkit.runtime.session import Session
 from graphkit.shapes import Expr, const, infer, symbol
 from graphkit.shapes.constraints import find_triggers
-from graphkit.shapes.constraints.collect_preconditions import collect_preconditions
+from graphkit.shapes.constraints.node_constraints import collect_preconditions
 from graphkit.shapes.constraints.size_grid import candidate_sizes, free_symbols, size_pools, ties_of
 
 SIZE = st.integers(0, 4)

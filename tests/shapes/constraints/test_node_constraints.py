@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from graphkit.ops.preconditions import Related
 from graphkit.shapes import Expr, Relation, ceil_div, const, maximum, minimum, symbol
-from graphkit.shapes.constraints.evaluate_constraints import Values
+from graphkit.shapes.constraints.node_constraints import Values
 
 A, B, PAST = symbol("a"), symbol("b"), symbol("past")
 
