@@ -213,7 +213,6 @@ def bundle_problems(contract: BundleContract) -> Iterator[str]:
 
 
 def _check_sizes(contract: BundleContract) -> Iterator[str]:
-    """Yield contradictions between sizes, lengths and state."""
     sizes, most = contract.sizes, {length.name: length.most for length in contract.lengths}
     for name, count in most.items():
         if sizes.get("slots", count) != count:

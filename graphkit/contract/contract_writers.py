@@ -210,9 +210,9 @@ def _cell_text(text: str) -> str:
 
 def write_constants(language: str, contract: Contract, *, has_loop: bool = False) -> str:
     """Return the constants of a contract in a language; with what the loop imports where it goes behind them."""
-    template, text = LANGUAGES[language]
+    suffix, text = TEXTS[language]
     environment = template_environment("${", "}", {"text": text, "comment": comment_text, "camel": _camel_case})
-    return environment.get_template(template).render(contract_constants(contract), has_loop=has_loop)
+    return environment.get_template(f"contract.{suffix}.jinja").render(contract_constants(contract), has_loop=has_loop)
 
 
 def contract_constants(contract: Contract) -> dict[str, Any]:
@@ -391,10 +391,11 @@ def _camel_case(name: str) -> str:
     return "".join(word.capitalize() for word in name.split("_"))
 
 
-LANGUAGES: Mapping[str, tuple[str, Callable[[str], str]]] = {  # the template of each, and how it writes a text
-    "c": ("contract.h.jinja", write_c_text),
-    "rust": ("contract.rs.jinja", write_rust_text),
-    "typescript": ("contract.ts.jinja", json.dumps),
-    "kotlin": ("contract.kt.jinja", write_kotlin_text),
+TEXTS: Mapping[str, tuple[str, Callable[[str], str]]] = {  # the suffix of each template, and how it writes a text
+    "c": ("h", write_c_text),
+    "rust": ("rs", write_rust_text),
+    "typescript": ("ts", json.dumps),
+    "kotlin": ("kt", write_kotlin_text),
+    "python": ("py", ascii),
 }
-WRITERS = {language: partial(write_constants, language) for language in LANGUAGES}
+WRITERS = {language: partial(write_constants, language) for language in TEXTS if language != "python"}

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from graphkit.contract.bundle_contract import BundleContract, BundlePort
 from graphkit.contract.contract_parts import Generation
-from graphkit.contract.contract_writers import (
-    WRITERS,
-    comment_text,
-    template_environment,
-    write_c_text,
-    write_kotlin_text,
-    write_rust_text,
-)  # fmt: skip
+from graphkit.contract.contract_writers import TEXTS, WRITERS, comment_text, template_environment
 from graphkit.contract.host_contract import Contract
 from graphkit.errors import UsageError
 
@@ -65,14 +57,14 @@ def write_plain(language: str, constants: Constants, *, has_loop: bool = False) 
     """Return constants in a language, and the loop behind them if that is asked for; refuse where there is none."""
     if has_loop and (language not in LOOPS or constants.fault):
         raise UsageError(constants.fault or f"there is no loop in {language} - take one of {', '.join(LOOPS)}")
-    template, text = PLAIN[language]
+    suffix, text = TEXTS[language]
     filters = {"text": text, "comment": comment_text, "docstring": _docstring_text, "camel": _camel_case}
     environment = template_environment("${", "}", filters)
     shapes = [row.get("dims", ()) for _, rows in constants.arrays.values() for row in rows]
     max_rank = max([1, *(len(dims) for dims in shapes if isinstance(dims, Sequence))])
     kinds = dict.fromkeys(kind for kind, _ in constants.arrays.values())
     known = {**vars(constants), "kinds": kinds, "max_rank": max_rank, "has_loop": has_loop}
-    parts = [template, *([f"loop.{LOOPS[language]}.jinja"] if has_loop else [])]
+    parts = [f"plain.{suffix}.jinja", *([f"loop.{LOOPS[language]}.jinja"] if has_loop else [])]
     return "".join(environment.get_template(part).render(known) for part in parts)
 
 
@@ -202,12 +194,5 @@ def _camel_case(name: str) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
-PLAIN: Mapping[str, tuple[str, Callable[[str], str]]] = {  # the template of each, and how it writes a text
-    "c": ("plain.h.jinja", write_c_text),
-    "rust": ("plain.rs.jinja", write_rust_text),
-    "typescript": ("plain.ts.jinja", json.dumps),
-    "kotlin": ("plain.kt.jinja", write_kotlin_text),
-    "python": ("plain.py.jinja", ascii),
-}
 LOOPS = {"c": "cpp", "kotlin": "kt", "python": "py", "rust": "rs"}
 LOWERED_LOOPS = ("c", "kotlin", "python")

@@ -117,7 +117,7 @@ def _check_file_name(path: Path, key: str, file: str) -> None:
         raise _description_error(path, key, f"{file[:40]!r} is not in the folder of the bundle.toml", "put it there")
 
 
-def read_initial(path: Path) -> Initial:
+def _read_initial(path: Path) -> Initial:
     """Return the initial values that a `bundle.toml` gives: `initial = -1e38`, or `initial = "state.npy"`."""
     values = {}
     for number, state in enumerate(convert_toml(path, read_toml(path), _Description).state):
@@ -182,9 +182,9 @@ CACHE = "kv"  # the name of the KV cache beside recurrent state
 def method_chains(path: Path) -> tuple[tuple[Chain, ...], Initial]:
     """Return the methods that a `bundle.toml` names, or those of recurrent state, and initial values."""
     description = path / BUNDLE_TOML
-    if description.is_file():
-        return read_description(description), read_initial(description)
-    return recurrent_methods(path), {}
+    if not description.is_file():
+        return recurrent_methods(path), {}
+    return read_description(description), _read_initial(description)
 
 
 def recurrent_methods(path: Path) -> tuple[Chain, ...]:

@@ -15,18 +15,8 @@ import onnx
 from onnx import helper, numpy_helper
 
 from graphkit import __version__
-from graphkit.contract.bundle_contract import (
-    Access,
-    BundleContract,
-    BundleMethod,
-    BundlePort,
-    Feed,
-    FeedKind,
-    Length,
-    LengthChange,
-    StateTensor,
-    Update,
-)
+from graphkit.contract import BundleContract, BundleMethod, BundlePort, Feed, Length, LengthChange, StateTensor
+from graphkit.contract.bundle_contract import Access, FeedKind, Update
 from graphkit.contract.contract_checks import BYTES
 from graphkit.contract.contract_parts import Generation
 from graphkit.deploy.bundle_methods import MethodModel
@@ -78,6 +68,7 @@ def build_bundle(
     lengths = dict.fromkeys(part.method.length for part in parts if "length" in part.method.kinds.values())
     made = tuple(part.made(by_name, lengths) for part in parts)
     lengths |= dict.fromkeys(state.length for state in states if state.length)
+    takes_tokens = any("tokens" in part.method.kinds.values() for part in parts)  # which a host chooses from logits
     seen = "slots in use: the tokens that the decoder has seen"
     positions = "the models count positions, from the slots in use and from the mask" if lengths else "there are none"
     named = ((part.symbols.get(symbol), size) for part in parts for symbol, size in part.largest.items())
@@ -87,18 +78,17 @@ def build_bundle(
         sizes={"batch": sizes.batch, **{name: size for name, size in named if name is not None}},
         tokens=dict(settings.tokens),
         ends=settings.ends,
-        generation=settings.generation if _choose_tokens(parts) else Generation(),
+        generation=settings.generation if takes_tokens else Generation(),
         arena=max((state.offset + state.places * state.stride for state in states), default=0),
         lengths=tuple(Length(name, sizes.slots, seen) for name in lengths),
         states=states,
         methods=made,
         positions=positions,
-        loop=tuple(_loop_steps(parts, states)),
+        loop=tuple(_loop_steps(parts, states, takes_tokens=takes_tokens)),
     )
 
 
 def _written_states(parts: Sequence[_Part]) -> list[StateTensor]:
-    """Return the states that methods write, each once."""
     states: dict[str, StateTensor] = {}
     for part in parts:
         for state in part.states():
@@ -342,12 +332,7 @@ class _Part:
 _KINDS: Mapping[str, FeedKind] = {kind: kind for kind in ("tokens", "mask", "length", "kept", "user")}
 
 
-def _choose_tokens(parts: Sequence[_Part]) -> bool:
-    """Whether a method takes tokens, so that a host chooses them from logits."""
-    return any("tokens" in part.method.kinds.values() for part in parts)
-
-
-def _loop_steps(parts: Sequence[_Part], states: Sequence[StateTensor]) -> Iterator[str]:
+def _loop_steps(parts: Sequence[_Part], states: Sequence[StateTensor], *, takes_tokens: bool) -> Iterator[str]:
     once = next((part.method.name for part in parts if part.method.when == "once"), "")
     step = next((part.method.name for part in parts if part.method.when == "step"), "")
     yield "Allocate the arena, and let each state be a view of it; set the lengths to 0. init fills it."
@@ -356,7 +341,7 @@ def _loop_steps(parts: Sequence[_Part], states: Sequence[StateTensor]) -> Iterat
         yield f"{first}: as many as are in use after the run, of a ring no more than it has."
     if once:
         yield f"Set the lengths to 0. Run {once}, which writes the state and gives the first logits."
-    if step and _choose_tokens(parts):
+    if step and takes_tokens:
         yield f"Choose a token from the logits; run {step} on it; repeat until it ends or the slots are full."
     elif step:
         yield f"Run {step} on each input in turn."
@@ -427,7 +412,6 @@ def with_initial(
 
 
 def _initial_problems(state: StateTensor, initial: np.ndarray) -> Iterator[str]:
-    """Yield why an initial value does not fit a state, a clause each."""
     dtype = np.dtype(state.dtype)
     row = tuple(1 if axis == state.batch else size for axis, size in enumerate(state.shape))
     if state.axis is not None:

@@ -97,7 +97,6 @@ def _slot_counts(method: MethodModel, length: Expr) -> dict[str, np.ndarray]:
 
 
 def _original_models(method: MethodModel, sources: Pipeline | Sequence[Chain]) -> list[Model]:
-    """Return the models of an export that a method replaces."""
     if not isinstance(sources, Pipeline):
         return [model for chain in sources if chain.name == method.name for model in chain.models]
     originals = sources.originals

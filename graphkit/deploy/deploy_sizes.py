@@ -115,6 +115,7 @@ def resolve_sizes(
     first: Model | None = None,
 ) -> DeploySizes:
     """Return the sizes for a pipeline; refuse what its models do not have: positions, another length, a symbol."""
+    check_asked_sizes(options)
     asked = _asked_lengths(options)
     check_frozen_sizes(models, options.batch)
     _check_dims(options, models, asked.slots_flag)

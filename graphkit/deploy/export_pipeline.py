@@ -140,6 +140,38 @@ class Pipeline:
                 first, step = (_with_mask_length(encoder, decoder) for decoder in (first, step))
         return replace(self, encoder=encoder, first=first, step=step, merged=False)
 
+    def check_static_cache(self, path: Path) -> None:
+        """Refuse a static cache whose mask may show slots that are still to come, or hide others by a window."""
+        step = self.step
+        if step is None or not has_static_cache(step):
+            return
+        masks = [value for value in step.roles.all("mask") if declared_rank(value) == 4]
+        settings = decoder_settings(read_settings((path if path.is_dir() else path.parent) / "config.json"))
+        slots, is_used = count_slots(step, self.first or step), settings.get("use_sliding_window") is not False
+        windows = [size for name in WINDOWS if type(size := settings.get(name)) is int]
+        if masks and is_used and any(slots is None or size < slots for size in windows):
+            raise UsageError(
+                f"{step.name}: '{masks[0].name}' is made by the caller, and config.json has a window that it may hide "
+                "more by - export it with a cache that grows"
+            )
+        shapes = infer(step)
+        known = find_dependences(step, shapes)
+        lengths = {(shapes[past].dims or ())[axis] for past, axis in find_slot_axes(step).items()}
+        for node in step.graph.nodes:
+            scores = node.input(0) if node.is_op("Softmax") else None
+            if scores is None or not lengths & {*(shapes[scores].dims or ())[-1:]} or not known[scores].data:
+                continue
+            readers = [reader for reader, _ in node.result().consumers if reader.is_op("Mul", "Where")]
+            behind = [known[each] for reader in readers for each in reader.operands if each in known]
+            if any(not each.data and each.inputs for each in behind):
+                continue  # weights that a mask makes 0
+            if is_unmasked_product(scores, known, shapes, by_symbols=False):
+                raise UsageError(
+                    f"{step.name}: '{node.label}' (Softmax) reads the same slots at each position: nothing that is "
+                    "added to its scores follows the position, as where an exporter froze a mask - export it with a "
+                    "cache that grows"
+                )
+
 
 def find_pipeline(path: Path) -> Pipeline:
     """Return the models of a folder, or one model.
@@ -186,39 +218,6 @@ def find_pipeline(path: Path) -> Pipeline:
             pad = padding_token(each)
     settings = replace(settings, tokens={**settings.tokens, "pad": pad})
     return Pipeline(encoder, first or step, step, merged is not None, settings, *split)
-
-
-def check_static_cache(path: Path, step: Model, first: Model | None = None) -> None:
-    """Refuse a static cache whose mask may show slots that are still to come, or hide others by a window."""
-    if not has_static_cache(step):
-        return
-    masks = [value for value in step.roles.all("mask") if declared_rank(value) == 4]
-    settings = decoder_settings(read_settings((path if path.is_dir() else path.parent) / "config.json"))
-    slots, is_used = count_slots(step, first or step), settings.get("use_sliding_window") is not False
-    windows = [size for name in WINDOWS if type(size := settings.get(name)) is int]
-    if masks and is_used and any(slots is None or size < slots for size in windows):
-        raise UsageError(
-            f"{step.name}: '{masks[0].name}' is made by the caller, and config.json has a window that it may hide more "
-            "by - export it with a cache that grows"
-        )
-    shapes = infer(step)
-    known = find_dependences(step, shapes)
-    lengths = {(shapes[past].dims or ())[axis] for past, axis in find_slot_axes(step).items()}
-    for node in step.graph.nodes:
-        scores = node.input(0) if node.is_op("Softmax") else None
-        if scores is None or not lengths & {*(shapes[scores].dims or ())[-1:]} or not known[scores].data:
-            continue
-        behind = [
-            each for reader, _ in node.result().consumers if reader.is_op("Mul", "Where") for each in reader.operands
-        ]
-        if any(not known[each].data and known[each].inputs for each in behind if each in known):
-            continue  # weights that a mask makes 0
-        if is_unmasked_product(scores, known, shapes, by_symbols=False):
-            raise UsageError(
-                f"{step.name}: '{node.label}' (Softmax) reads the same slots at each position: nothing that is added "
-                "to its scores follows the position, as where an exporter froze a mask - export it with a cache that "
-                "grows"
-            )
 
 
 def has_fixed_prompt(model: Model | None) -> bool:

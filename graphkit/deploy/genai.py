@@ -182,7 +182,6 @@ def _draft_folder(pipeline: Pipeline, path: Path) -> _Draft:
 
 
 def _check_several(step: Model, hint: str) -> None:
-    """Refuse a decoder that does not take the tokens of a prompt at once."""
     dims = infer(step)[step.roles.all("tokens")[0]].dims
     if dims is None or dims[1].constant == 1:
         raise _refusal(step, "it takes one token at a time, and a prompt has several", hint)

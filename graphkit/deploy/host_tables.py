@@ -461,7 +461,6 @@ def _same_where_valid(arrays: list[np.ndarray], axes: list[int]) -> bool:
 
 
 def _raise_mask(mask: np.ndarray, setting: Setting) -> np.ndarray:
-    """Return a mask with the floor where nothing counts."""
     return np.where(mask <= MASKED, np.float32(setting.floor), mask).astype(mask.dtype)
 
 

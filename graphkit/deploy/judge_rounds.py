@@ -82,6 +82,8 @@ def settle_with_judges(
         The lowering that leaves least, the answers about it, and a sentence about each round, where the first one found
         anything.
     """
+    if not judges:
+        return draft, (), ()
     found, asked = _ask_round(models_of(draft), judges, seconds, progress), frozenset[str]()
     notes = [found.words(1)]
     for number in range(2, ROUNDS + 1):

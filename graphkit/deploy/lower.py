@@ -18,15 +18,8 @@ from graphkit.contract import Contract, LoweredWith
 from graphkit.contract.contract_files import record_files
 from graphkit.contract.contract_writers import write_guide
 from graphkit.deploy.deploy_costs import lowering_costs
-from graphkit.deploy.deploy_sizes import (
-    LowerSizes,
-    check_asked_sizes,
-    check_dtypes,
-    check_request,
-    resolve_sizes,
-    with_input_sizes,
-)
-from graphkit.deploy.export_pipeline import Pipeline, changed_by, check_static_cache, find_pipeline, has_shorter_output
+from graphkit.deploy.deploy_sizes import LowerSizes, check_dtypes, check_request, resolve_sizes, with_input_sizes
+from graphkit.deploy.export_pipeline import Pipeline, changed_by, find_pipeline, has_shorter_output
 from graphkit.deploy.judge_rounds import settle_with_judges
 from graphkit.deploy.lower_model import PLAIN_PASSES, lower_model
 from graphkit.deploy.lower_report import (
@@ -183,17 +176,21 @@ def lower_folder(
     check_request(path, output, options, [Contract.FILE, GUIDE])
     progress("reading")
     export = find_pipeline(path)
-    if export.step is not None:
-        check_static_cache(path, export.step, export.first)
+    export.check_static_cache(path)
     options = with_input_sizes(options, export.models)
     changes = asked_changes(export.from_steps(), options)
     with run_isolated(options.limits):
         if options.verify:
             check_prompt(asked_changes(export, options).originals)
         draft = _draft_files(changes, options, progress)
-        draft, judgements = _settle_with_judges(changes, draft, options, progress)
+        again = partial(_draft_files, changes, options, progress)
+        judges = [command for command in options.judges if command in JUDGES]
+        draft, judgements, told = settle_with_judges(
+            draft, again, lambda made: (made.parts, made.folder.weights), judges, options.judge_seconds, progress
+        )
         progress(with_share(DRAFTED, "writing"))
         draft, proof = _write_proven(output, draft, options, portion_of(progress, DRAFTED, 1.0))
+    notes = (*_told_parts(changes.pipeline), *draft.notes, *told, *changes.notes(output, options, progress))
     caveats = filter(None, [draft.contract.generation.caveat()])
     return LowerReport(
         source=name_of(path),
@@ -203,7 +200,7 @@ def lower_folder(
         state_bytes=sum(state.bytes for state in draft.contract.states),
         proof=proof,
         judged=_judge_models([output / part.method.file for part in draft.parts], judgements, options, progress),
-        notes=(*_told_parts(changes.pipeline), *draft.notes, *changes.notes(output, options, progress), *caveats),
+        notes=(*notes, *caveats),
         settings=tuple(_told_settings(draft.contract)),
         data=draft.data,
         costs=tuple(lowering_costs(draft.parts, draft.contract, output, options)),
@@ -211,7 +208,6 @@ def lower_folder(
 
 
 def _told_parts(pipeline: Pipeline) -> Iterator[str]:
-    """Yield a sentence about models that a caller runs beside the decoder."""
     if pipeline.parts:
         names, image = ", ".join(model.name for model in pipeline.parts), pipeline.settings.tokens.get("image")
         rows = f" A row of a picture takes the place of that of token {image}." if image is not None else ""
@@ -373,23 +369,9 @@ def _at_opset(part: Lowered, asked: int | None, newest: int, target: Target) -> 
     )
 
 
-def _settle_with_judges(
-    changes: AskedChanges, draft: Draft, options: LowerOptions, progress: Progress
-) -> tuple[Draft, tuple[Judgement, ...]]:
-    """Return the files that judges leave least of on the CPU, and the judges' answers."""
-    if not (judges := [command for command in options.judges if command in JUDGES]):
-        return draft, ()
-    again = partial(_draft_files, changes, options, progress)
-    draft, judgements, notes = settle_with_judges(
-        draft, again, lambda made: (made.parts, made.folder.weights), judges, options.judge_seconds, progress
-    )
-    return replace(draft, notes=(*draft.notes, *notes)), judgements
-
-
 def _judge_models(
     models: Sequence[Path], answers: Sequence[Judgement], options: LowerOptions, progress: Progress
 ) -> Judgements | None:
-    """Return all answers, those of the user's own commands too."""
     judgements = [*answers]
     for command in options.judges:
         if command not in JUDGES:
@@ -399,7 +381,6 @@ def _judge_models(
 
 
 def _check_pad(contract: Contract, pad: int) -> None:
-    """Raise UsageError for a token that pads and has no row."""
     padded = {port.of for method in contract.methods for port in method.inputs if port.by == "source"}
     for table in contract.tables:
         if table.name in padded and pad >= table.rows:
@@ -417,7 +398,6 @@ def _lower_sizes(pipeline: Pipeline, options: LowerOptions) -> LowerSizes:
 
 
 def _mask_floor(pipeline: Pipeline, target: Target, asked: float | None) -> float:
-    """Return the floor of masks for the dtypes of the models."""
     scopes = [scope for model in pipeline.models for scope in all_scopes(model.scopes)]
     constants = [value.constant for scope in scopes for value in scope.values.values()]
     dtypes = {constant.data_type for constant in constants if constant is not None}
@@ -523,7 +503,6 @@ def lower_again(
     """Lower an export once more, with the options that a contract records; nothing is written or proven."""
     given = {name: value for name, value in vars(used).items() if value is not None and name != "passes"}
     options = LowerOptions(**{**given, "dims": tuple(used.dims.items())}, limits=limits)
-    check_asked_sizes(options)
     if unknown := next((name for name in used.passes if name not in PLAIN_PASSES), ""):
         raise UsageError(f"'{unknown:.40}' is no pass that a judge asks for")
     changes = asked_changes(export, options)

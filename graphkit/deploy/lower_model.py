@@ -294,7 +294,6 @@ class _Lowering:
         self.interface.make(table.name, Source("rows", rows, table.by), f"'{original}' at this {table.by}")
 
     def join_new_rows(self) -> None:
-        """Let the host write the slots of a static cache."""
         if has_static_cache(self.original):
             axes = {past.name: axis for past, axis in find_slot_axes(self.original).items()}
             self._adopt_cache(join_new_rows(self.model, axes, self.setting.dims), "static-kv-cache")
@@ -321,7 +320,6 @@ class _Lowering:
             self.changes.append(f"{count_things(len(states), 'recurrent state(s)')} are kept by the host")
 
     def freeze(self) -> None:
-        """Give all dims their number, and fold."""
         shapes, inputs = infer(self.model), self.model.graph.inputs
         symbols = {name for value in inputs for dim in shapes[value].dims or () for name in dim.symbols}
         growing = dict.fromkeys(self.setting.total, self.setting.capacity + 1)
@@ -346,7 +344,6 @@ class _Lowering:
         self._add_stage("operators that the target takes")
 
     def _check_places(self) -> None:
-        """Refuse a static cache whose scores get something that its host cannot move to the last place."""
         addend = find_unequal_addend(self.model, self.sizes.slots + 1) if has_static_cache(self.original) else None
         if addend is not None:
             raise UsageError(

@@ -195,7 +195,6 @@ class Judgement:
 
     @property
     def counts(self) -> tuple[int | str | None, ...]:
-        """Nodes on the device and on the CPU, partitions, copies, cosine and error."""
         cosine = None if self.cosine is None else f"{self.cosine:.6f}"
         error = None if self.error is None else f"{self.error:.1e}"
         return self.device_nodes, self.cpu_nodes, self.partitions, self.copies, cosine, error

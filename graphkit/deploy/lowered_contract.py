@@ -140,7 +140,6 @@ class Interface:
         return Port(value.name, dtype, shape, meaning, writes=state)
 
     def _of_cache(self, name: str) -> str:
-        """Return the kind of cache that a past is, "" for another input."""
         roles = self.original.roles
         if any(state.past.name == name for state in roles.states) and name in self.writes.values():
             return "recurrent state, which each step replaces"

@@ -22,7 +22,6 @@ from graphkit.deploy.bundle_methods import MethodModel, derive_methods, unpacked
 from graphkit.deploy.deploy_costs import bundling_costs
 from graphkit.deploy.deploy_sizes import (
     DeploySizes,
-    check_asked_sizes,
     check_dtypes,
     check_request,
     check_source,
@@ -30,13 +29,7 @@ from graphkit.deploy.deploy_sizes import (
     with_input_sizes,
 )
 from graphkit.deploy.export_inputs import find_least_prompt
-from graphkit.deploy.export_pipeline import (
-    Pipeline,
-    TokenSettings,
-    check_static_cache,
-    find_pipeline,
-    read_token_settings,
-)
+from graphkit.deploy.export_pipeline import Pipeline, TokenSettings, find_pipeline, read_token_settings
 from graphkit.deploy.lowering_checks import check_prompt
 from graphkit.deploy.write_proven import DeployFolder, write_proven
 from graphkit.equivalence.originals import Originals
@@ -182,7 +175,6 @@ def bundle_again(export: BundleExport, used: BundledWith, *, limits: Limits = DE
     """Make the methods of an export once more, with the options that a contract records; nothing is written."""
     given = {name: value for name, value in vars(used).items() if value is not None}
     options = BundleOptions(**{**given, "dims": tuple(used.dims.items())}, limits=limits)
-    check_asked_sizes(options)
     return _draft_bundle(export, options)
 
 
@@ -244,7 +236,7 @@ class BundleExport:
                 f"{shown_path(path)}: it has no decoder with a cache, so that there is no state to share - "
                 "export one with a past; a model that runs once needs no bundle: fold or lower it"
             )
-        check_static_cache(path, pipeline.step, pipeline.first)
+        pipeline.check_static_cache(path)
         return cls(pipeline.with_encoder_apart() if apart else pipeline, (), pipeline.settings)
 
     @property

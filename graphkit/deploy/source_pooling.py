@@ -166,7 +166,6 @@ def _first_token_rule(token: int) -> PlaceRule:
 
 
 def _part_of_model(model: Model, shapes: Shapes, choice: _Choice) -> Model:
-    """Return a model that takes a row of other states."""
     dims, of = shapes[choice.states].dims, shapes[choice.out].dims
     assert dims is not None
     assert of is not None

@@ -230,7 +230,6 @@ def _check_start(first: Model, whole: Model, *, has_encoder: bool) -> None:
 
 
 def _dtype_of(model: Model) -> str:
-    """Return what transformers.js calls the dtype of a model's weights."""
     operators, is_half = {node.op_type for node in all_nodes(model.scopes)}, has_float16(model)
     if "MatMulNBits" in operators:
         return "q4f16" if is_half else "q4"

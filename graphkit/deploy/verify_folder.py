@@ -200,7 +200,6 @@ def _share_text(equal: int, tried: int) -> str:
 
 
 def _rate_fault(equal: int, tried: int, rate: float) -> str:
-    """Return why a share of equal tokens is too small, "" where it is not."""
     if not tried:
         return "there are no tokens to compare"
     if equal >= rate * tried:

@@ -163,7 +163,6 @@ class Answer(msgspec.Struct, frozen=True):
     no_numbers: str = ""
 
     def on(self, place: Literal["device", "cpu"]) -> list[PlacedNode]:
-        """Return the nodes in a place."""
         return [node for node in self.nodes if node.on == place]
 
     @property

@@ -52,7 +52,6 @@ class Operand:
     is_read: bool = False
 
     def elements(self) -> np.ndarray:
-        """Return its elements; ones where they are not known."""
         dtype = helper.tensor_dtype_to_np_dtype(self.dtype)
         return np.ones(self.dims, dtype) if self.array is None else self.array.astype(dtype).reshape(self.dims)
 
@@ -108,18 +107,15 @@ class Case:
     is_dynamic: bool = False
 
     def schema(self) -> defs.OpSchema | None:
-        """Return the schema of the operator, None where onnx has none."""
         known = defs.has(self.node.op_type, max_inclusive_version=self.opset, domain=self.node.domain)
         return defs.get_schema(self.node.op_type, self.opset, self.node.domain) if known else None
 
     def formal_names(self) -> list[str]:
-        """Return what the specification calls each operand."""
         schema = self.schema()
         formals = [formal.name for formal in schema.inputs] if schema is not None else []
         return [formals[min(index, len(formals) - 1)] if formals else str(index) for index in range(len(self.operands))]
 
     def model(self) -> onnx.ModelProto | None:
-        """Return the model, None where it is not valid."""
         inputs, constants = [], []
         for operand in {operand.name: operand for operand in self.operands if operand is not None}.values():
             if operand.is_constant:
@@ -363,7 +359,6 @@ def _with_results(case: Case) -> Iterator[Case]:
 
 
 def _with_opsets(case: Case) -> Iterator[Case]:
-    """Yield a case in the versions of the operator set in which the operator changed."""
     schema = case.schema()
     if schema is None or case.node.domain:
         return

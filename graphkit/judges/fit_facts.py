@@ -97,7 +97,6 @@ def fit_fact(observations: Sequence[Observation]) -> FittedFact | None:
 
 
 def _count(observations: Iterable[Observation]) -> int:
-    """Return how many nodes some observations stand for."""
     return sum(each.count for each in observations)
 
 
@@ -142,7 +141,6 @@ def _possible_atoms(taken: Sequence[Observation], refused: Sequence[Observation]
 
 
 def _as_where(atoms: Iterable[Atom]) -> Where:
-    """Return a condition as a target file has it."""
     where: dict[str, Any] = {}
     for key, name, value in atoms:
         if key in ("dtypes_of", "attributes", "producers", "values"):

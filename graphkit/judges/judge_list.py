@@ -25,7 +25,6 @@ class JudgeRow:
 
     @property
     def installed(self) -> str:
-        """The version, in words where there is none."""
         return self.version or "not installed"
 
 

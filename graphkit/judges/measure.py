@@ -235,7 +235,6 @@ def _operator_lines(observations: Sequence[Observation]) -> Iterator[str]:
 
 
 def _fact_lines(fact: FittedFact) -> Iterator[str]:
-    """Yield the lines of a fact but its names."""
     yield f'is = "{fact.verdict}"'
     if fact.verdict == "unknown":
         yield f'note = "taken in {fact.taken} of {fact.taken + fact.refused} models, by no rule that was found"'
@@ -256,7 +255,6 @@ def inline_table(value: Any) -> str:
 
 
 def _dtype_lines(observations: Sequence[Observation]) -> Iterator[str]:
-    """Yield the dtypes that some operator takes, and those that none does."""
     taken, asked = Counter[str](), Counter[str]()
     for each in observations:
         asked.update(set(each.dtypes.values()))
@@ -269,7 +267,6 @@ def _dtype_lines(observations: Sequence[Observation]) -> Iterator[str]:
 
 
 def _name_lines(names: Sequence[str]) -> Iterator[str]:
-    """Yield the names, in lines of some length."""
     line = "names = ["
     for index, name in enumerate(names):
         part = json.dumps(name) + (", " if index + 1 < len(names) else "]")

@@ -292,8 +292,6 @@ class Target(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Together(Struct, frozen=True, forbid_unknown_fields=True):
-    """The file of a target that is made of others."""
-
     name: Text
     description: Text
     together: Annotated[tuple[Text, ...], Meta(min_length=1)]

@@ -22,7 +22,8 @@ from real_models import export_cases, unpacked_export
 import graphkit
 from graphkit.contract import plain_constants
 from graphkit.contract.contract_files import read_bundle
-from graphkit.contract.plain_constants import PLAIN, Constants, bundle_constants, write_plain
+from graphkit.contract.contract_writers import TEXTS
+from graphkit.contract.plain_constants import Constants, bundle_constants, write_plain
 from graphkit.deploy.model_constants import model_constants
 from graphkit.errors import UsageError
 
@@ -206,7 +207,7 @@ def test_the_loops_of_compilers_give_the_tokens_of_that_in_python(
 
 
 @pytest.mark.cases("typescript", "python")
-@pytest.mark.parametrize("language", PLAIN)
+@pytest.mark.parametrize("language", TEXTS)
 def test_code_is_ascii_with_brackets_in_pairs_and_no_name_outside_of_a_literal_or_comment(
     language: str, every: Mapping[str, Constants]
 ) -> None:

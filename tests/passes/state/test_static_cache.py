@@ -9,7 +9,7 @@ import pytest
 from rewriting import model_of
 from sessions import run
 
-from graphkit.deploy.export_pipeline import check_static_cache
+from graphkit.deploy.export_pipeline import Pipeline, TokenSettings
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_dims
 from graphkit.model import Model
@@ -108,19 +108,23 @@ STEP = """g (int64[b, 1] input_ids, int64[1] cache_position, float[b, 1, 5, 4] p
     }"""
 
 
+def exported(step: Model) -> Pipeline:
+    return Pipeline(encoder=None, first=step, step=step, merged=False, settings=TokenSettings({}))
+
+
 def test_a_mask_that_the_exporter_froze_is_refused(tmp_path: Path) -> None:
     """At each position but one it shows slots that hold nothing yet, or hides some that do."""
     follows, frozen = (model_of(STEP.replace("MASK", name), opset=24) for name in ("mask", "frozen"))
     assert has_static_cache(follows)
-    check_static_cache(tmp_path, follows)
+    exported(follows).check_static_cache(tmp_path)
     with pytest.raises(UsageError, match=r"\(Softmax\) reads the same slots at each position: nothing"):
-        check_static_cache(tmp_path, frozen)
+        exported(frozen).check_static_cache(tmp_path)
 
 
 def test_a_mask_that_is_multiplied_behind_the_softmax_follows_the_position(tmp_path: Path) -> None:
     parts = "weights = Softmax (capped) open = Cast <to = 1> (is_past) kept = Mul (weights, open)"
     text = STEP.replace("masked = Add (capped, MASK)\n        weights = Softmax (masked)", parts)
-    check_static_cache(tmp_path, model_of(text.replace("MatMul (weights,", "MatMul (kept,"), opset=24))
+    exported(model_of(text.replace("MatMul (weights,", "MatMul (kept,"), opset=24)).check_static_cache(tmp_path)
 
 
 def test_two_inputs_that_say_where_a_token_stands_are_told_to_be_taken_for_one() -> None:
