@@ -24,8 +24,8 @@ from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import InferenceContext, Tensor, infer
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.verify.feeder import Feeder, Run
-from graphkit.verify.original_runs import run_original
 from graphkit.verify.proof_engine import repeat_calls
+from graphkit.verify.proof_runs import run_original
 from graphkit.verify.tolerances import FLOAT32_TOLERANCE
 
 ROOT = Path(__file__).parents[1]

@@ -21,7 +21,7 @@ from graphkit.runtime.providers import CPU, Provider
 from graphkit.runtime.session import IsolatedSession, Runner
 from graphkit.verify.feeder import Feeder, Run
 from graphkit.verify.interface_changes import Branch
-from graphkit.verify.original_runs import LevelRuns
+from graphkit.verify.proof_runs import LevelRuns
 from graphkit.verify.rewrite_proof import RewriteProof, WeightProof
 
 

@@ -15,8 +15,6 @@ from graphkit.suggest import count_things
 from graphkit.verify.rewrite_proof import Proof
 
 NOT_COMPARED: Mapping[str, Mapping[str, str]] = {"not compared": {}}  # what is proven where there was no time
-
-
 Proven = TypeVar("Proven", bound="LoweringProof | BundleProof")
 
 

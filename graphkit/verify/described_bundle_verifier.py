@@ -30,7 +30,6 @@ from graphkit.verify.tolerances import BUNDLE_TOLERANCE, FLOAT16_TOLERANCE, has_
 
 STEPS = 8
 SIZE = 4  # of a dim that nothing fixes
-
 Arrays = dict[str, np.ndarray]
 
 

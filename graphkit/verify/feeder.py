@@ -1,22 +1,35 @@
-"""The inputs of a model's runs at its legal sizes, from a seed, with flags and arrays that are given."""
+"""The inputs of a model's runs at its legal sizes, and the sizes at which it may begin to behave otherwise.
+
+Inputs come from a seed, with flags and arrays that are given. Sizes that matter are constants that dims meet, windows,
+and the ends of tables of positions: a proof that stays below one of these tells nothing of what lies beyond.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from onnx import TensorProto
 
-from graphkit.graph.roles import MASKS
-from graphkit.graph.view import Value
+from graphkit.dtypes import INTEGERS, inline_array
+from graphkit.graph.declared_types import declared_type
+from graphkit.graph.operator_traits import value_inputs
+from graphkit.graph.roles import MASKS, Roles
+from graphkit.graph.traversal import walk_breadth_first
+from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model
+from graphkit.ops.tensor import is_known
+from graphkit.ops.value_ranges import ValueRangeAnalysis
 from graphkit.runtime.isolation import current_limits
+from graphkit.shapes import Shapes, infer
 from graphkit.shapes.constraints.dim_equalities import fed_inputs
 from graphkit.shapes.constraints.legal_sizes import LegalSizes
+from graphkit.symbolic.expr import Expr
 from graphkit.verify.comparator import Output
-from graphkit.verify.critical_sizes import Threshold, find_thresholds, lengths_of
 from graphkit.verify.input_elements import USUAL, Defaults, Draw, Kind
 from graphkit.verify.input_generator import InputGenerator, is_flag
 from graphkit.verify.rewrite_proof import RunSizes
@@ -156,3 +169,211 @@ class Feeder:
         feed = self.maker.arrays(shapes, past=past, given={**self.given, **booleans}, seed=seed, draw=draw)
         overridden = self.defaults.override_elements(draw) if draw.overridden else {}
         return {**overridden, **feed, **booleans}  # a condition with a default is fed too
+
+
+LEAST_MET, MOST_MET = 4, 1 << 16  # smaller ones are between the sizes that are tried anyway
+MEETING = (
+    "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Min", "Max", "Clip", "Sub", "Mod", "Range",
+)  # fmt: skip
+MAX_ELEMENTS = 8
+
+
+@dataclass(frozen=True, order=True)
+class Threshold:
+    """A number that a dim meets.
+
+    Attributes:
+        symbols: The input dims that decide on which side of it a run is.
+    """
+
+    size: int
+    symbols: frozenset[str]
+
+
+def find_thresholds(model: Model) -> tuple[Threshold, ...]:
+    """Return the constants that dims of a model meet, each once, in the order of nodes."""
+    shapes = infer(model)
+    reader = _Reader(shapes, ValueRangeAnalysis(model, lambda value: shapes[value], typical=True))
+    nodes = (node for node in all_nodes(model.scopes) if not node.domain)
+    return tuple(dict.fromkeys(threshold for node in nodes for threshold in reader.of(node)))
+
+
+@dataclass(frozen=True)
+class _Reader:
+    shapes: Shapes
+    ranges: ValueRangeAnalysis
+
+    def of(self, node: Node) -> Iterator[Threshold]:
+        if node.is_op(*MEETING):
+            constants = [number for value in node.inputs for number in _constant_integers(value)]
+            dims = [dim for value in node.inputs if constants for dim in self._counted_dims(value)]
+            yield from (
+                threshold for dim in dims for number in constants for threshold in _threshold_of_dim(number, dim)
+            )
+        elif node.is_op("Slice"):
+            yield from self._cut_bounds(node)
+        elif node.is_op("Gather"):
+            yield from self._looked_up(node)
+
+    def _cut_bounds(self, node: Node) -> Iterator[Threshold]:
+        """Yield the constant bounds of a slice of an axis that grows, or of a table by a dim."""
+        data, bounds = node.input(0), [node.input(1), node.input(2)]
+        dims = self.shapes.dims(data)
+        axes = list(_constant_integers(node.input(3))) or list(range(len(dims or ())))
+        for value in bounds:
+            for axis, number in zip(axes, _constant_integers(value), strict=False):
+                if dims and -len(dims) <= axis < len(dims):
+                    yield from _threshold_of_dim(number, dims[axis])
+        for axis, dim in zip(axes, (dim for value in bounds for dim in self._counted_dims(value)), strict=False):
+            rows = dims[axis].constant if dims and -len(dims) <= axis < len(dims) else None
+            if rows is not None:
+                yield from _threshold_of_dim(rows, dim)
+
+    def _looked_up(self, node: Node) -> Iterator[Threshold]:
+        """Yield the entry of an axis that grows, or the rows of a table of positions."""
+        dims, axis = self.shapes.dims(node.input(0)), node.attr("axis", 0)
+        if not dims or axis is None or not -len(dims) <= axis < len(dims):
+            return
+        for number in _constant_integers(node.input(1)):
+            yield from _threshold_of_dim(number, dims[axis])
+        rows = dims[axis].constant
+        if rows is not None and node.input(1) is not None and not _constant_integers(node.input(1)):
+            for dim in self._counted_dims(node.input(1)):
+                yield from _threshold_of_dim(rows, dim)
+
+    def _counted_dims(self, value: Value | None) -> list[Expr]:
+        """Return dims that are elements of a value, or the last position that it counts."""
+        if value is None or value.is_constant:
+            return []
+        tensor = self.shapes[value]
+        if tensor.may_have_data and tensor.dtype in INTEGERS:
+            exprs = [expr for expr in tensor.elements or () if isinstance(expr, Expr)]
+            return [expr for expr in exprs if expr.symbols and is_known(expr)]
+        found_range = self.ranges.range(value)
+        return [found_range.high] if found_range is not None and found_range.high.symbols else []
+
+
+def _threshold_of_dim(number: int, dim: Expr) -> Iterator[Threshold]:
+    if dim.symbols and is_known(dim) and LEAST_MET <= abs(number) <= MOST_MET:
+        yield Threshold(abs(number), frozenset(dim.symbols))
+
+
+def _constant_integers(value: Value | None) -> tuple[int, ...]:
+    array = inline_array(value.constant) if value is not None else None
+    if array is None or array.size > MAX_ELEMENTS or array.dtype.kind not in "iuf":
+        return ()
+    return tuple(int(x) for x in array.ravel().tolist() if x == x and abs(x) <= MOST_MET and x == int(x))
+
+
+LEAST = 32  # a length to go beyond in any model: half of T5's buckets, where distances are no longer told apart
+MOST = 4096
+MARGIN = 3  # beyond a length by more than one
+NUMBERS = (TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT, TensorProto.DOUBLE)
+BRANCHING = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Sub", "Add", "Min", "Max", "Clip", "Trilu", "Mod")
+POSITIONS = ("Range", "CumSum")
+BUCKETING = ("Log", "Min", "Max", "Clip")  # what looks up by these is a table of distances, which never ends
+PADDING = 3  # positions by which exporters shift a table's rows, at most
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """The lengths that matter to a model, by its graph.
+
+    Attributes:
+        beyond: Lengths to run at, the longest first; each is past one at which the model may change.
+        ends: Lengths that reach the last row of the shortest table of positions, the longest first; the exporter may
+            have shifted the rows, so that the first of these may be too long.
+    """
+
+    beyond: tuple[int, ...] = (LEAST + MARGIN,)
+    ends: tuple[int, ...] = ()
+
+
+def lengths_of(model: Model) -> Lengths:
+    """Return the lengths at which a model may begin to behave otherwise."""
+    marks, tables = {LEAST}, set[int]()
+    for node in all_nodes(model.scopes):
+        marks.update(_compared_numbers(model, node))
+        marks.update(_bucket_distances(model, node))
+        tables.update(_position_rows(node, model.roles))
+    last = min(tables, default=None)
+    beyond = {mark + MARGIN for mark in marks if LEAST <= mark <= MOST}
+    if last is not None:
+        beyond = {length for length in beyond if length < last - PADDING}
+    ends = range(last, max(last - PADDING, 1), -1) if last is not None and last <= MOST else ()
+    return Lengths(tuple(sorted(beyond, reverse=True)), tuple(ends))
+
+
+def _compared_numbers(model: Model, node: Node) -> Iterator[int]:
+    """Yield the numbers that positions may be compared with or cut at, windows of operators included."""
+    if (window := node.attr("local_window_size", int)) is not None:
+        yield window
+    if node.is_op(*BRANCHING):
+        for value in node.inputs:
+            if (number := _constant_number(model, value)) is not None and number == int(number):
+                yield abs(int(number))
+    if node.is_op("Slice"):  # the last so many of a cache
+        for value in node.inputs[1:3]:
+            if (number := _constant_number(model, value)) is not None and -MOST <= number < 0:
+                yield int(-number)
+
+
+def _bucket_distances(model: Model, node: Node) -> Iterator[int]:
+    """Yield the distance from which on all share a bucket: `log(x / exact) / log(most / exact)`, as T5 writes it."""
+    if not node.is_op("Log"):
+        return
+    argument, out = node.input(0), node.outputs[0]
+    divided = argument.producer if argument is not None else None
+    exact = _constant_number(model, divided.input(1)) if divided is not None and divided.is_op("Div") else 1.0
+    for consumer, position in out.consumers if out is not None else ():
+        scale = _constant_number(model, consumer.input(1)) if consumer.is_op("Div") and position == 0 else None
+        if exact is not None and scale is not None and 0 < scale < math.log(MOST):
+            yield round(exact * math.exp(scale))
+
+
+def _position_rows(node: Node, roles: Roles) -> Iterator[int]:
+    """Yield the rows of a constant table that positions look up in, or that is cut to them."""
+    table, indices = node.input(0), node.input(1)
+    declared = declared_type(table) if table is not None and table.is_constant else None
+    may_embed = declared is not None and (declared.is_float or declared.dtype in (TensorProto.INT8, TensorProto.UINT8))
+    if not node.is_op("Gather") or declared is None or not declared.dims or not may_embed:
+        return
+    if node.attr("axis", 0) != 0 or len(declared.dims) < 2 or indices is None or not _are_positions(indices, roles):
+        return
+    if isinstance(rows := declared.dims[0], int) and rows > 1:
+        yield rows
+
+
+def _are_positions(indices: Value, roles: Roles) -> bool:
+    """Whether indices count positions: a Range, a CumSum of the mask, part of a constant, or an input of that role."""
+    counts_positions = False
+
+    def computed_from(value: Value) -> list[Value | None]:
+        """Return the inputs that the elements of a value are computed from, if its producer does not count."""
+        node = value.producer
+        if node is None or _counts_from_zero(node):
+            return []
+        shapes = value_inputs(node)
+        return [source for index, source in enumerate(node.inputs) if index not in shapes]
+
+    for value in walk_breadth_first([indices], computed_from):
+        if value.producer is None:
+            counts_positions |= roles.of(value) == "positions"
+        elif value.producer.is_op(*BUCKETING):
+            return False
+        else:
+            counts_positions |= _counts_from_zero(value.producer)
+    return counts_positions
+
+
+def _counts_from_zero(node: Node) -> bool:
+    source = node.input(0)
+    return node.is_op(*POSITIONS) or (node.is_op("Slice") and source is not None and source.is_constant)
+
+
+def _constant_number(model: Model, value: Value | None) -> float | None:
+    tensor = value.constant if value is not None else None
+    if tensor is None or tensor.data_type not in NUMBERS or list(tensor.dims) not in ([], [1]):
+        return None
+    number = float(model.array(tensor).reshape(-1)[0])
+    return number if math.isfinite(number) else None

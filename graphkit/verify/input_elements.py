@@ -70,8 +70,6 @@ class Draw:
 NAMES: Mapping[Kind, str] = {"edges": "edge values", "extremes": "extreme values", "not finite": "NaN and infinities"}
 USUAL = Draw()
 UNPADDED = Draw(padding=("full",), number=1)  # whose masks of floats multiply
-
-
 LEAST_WITH_HOLES = 3
 MAX_ROWS = 512  # that may be padded
 FLOORS = (-1e4, None, -np.inf)  # what is added where a mask hides something; None for the least finite number
@@ -292,17 +290,16 @@ class Defaults:
     def override_elements(self, draw: Draw) -> dict[str, np.ndarray]:
         """Return other elements for each of them: integers in another order, as they may be indices."""
         rng = np.random.default_rng(draw.number)
-        return {name: _overriding_array(array, rng) for name, array in self.arrays.items()}
 
+        def other(array: np.ndarray) -> np.ndarray:
+            if array.dtype.kind == "f":
+                return (array * 0.75 + rng.standard_normal(array.shape) * 0.1).astype(array.dtype)
+            if array.dtype.kind == "b":
+                return ~array
+            is_number = array.size == 1 and array.dtype.kind in "iu"
+            return (array + 1).astype(array.dtype) if is_number else np.roll(array, 1)
 
-def _overriding_array(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    if array.dtype.kind == "f":
-        return (array * 0.75 + rng.standard_normal(array.shape) * 0.1).astype(array.dtype)
-    if array.dtype.kind == "b":
-        return ~array
-    if array.size == 1 and array.dtype.kind in "iu":
-        return (array + 1).astype(array.dtype)
-    return np.roll(array, 1)
+        return {name: other(array) for name, array in self.arrays.items()}
 
 
 MOST = 16  # tokens: some tokenizers add hundreds

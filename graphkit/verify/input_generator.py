@@ -450,8 +450,6 @@ def _table_lengths(value: Value, model: Model) -> Iterator[Expr]:
 
 
 CHOOSING = ("Gather", "GatherElements", "GatherND")
-
-
 HARMLESS = ("axis", "axes", "starts", "ends")  # onnxruntime refuses, or clamps, those that do not exist
 UNCHECKED = ("MaxUnpool", "RotaryEmbedding", "TensorScatter")  # what onnxruntime may not check the indices of
 

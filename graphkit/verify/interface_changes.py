@@ -262,18 +262,16 @@ def _change_sentences(kind: str, names: Sequence[str], fault: str) -> Iterator[s
 
 
 def _needed_inputs(model: Model, outputs: Sequence[Value], branch: Branch | None) -> set[str]:
-    seen = set(walk_breadth_first(outputs, lambda value: _value_sources(value, branch)))
+    def sources(value: Value) -> list[Value | None]:
+        node = value.producer
+        if node is None:
+            return []
+        if branch is not None and (body := branch.body(node)) is not None:
+            return [*body.outputs[value.output_index : value.output_index + 1]]
+        return [*node.inputs, *(captured for body in node.bodies.values() for captured in count_captured_values(body))]
+
+    seen = set(walk_breadth_first(outputs, sources))
     return {value.name for value in model.graph.inputs if value in seen}
-
-
-def _value_sources(value: Value, branch: Branch | None) -> list[Value | None]:
-    node = value.producer
-    if node is None:
-        return []
-    body = branch.body(node) if branch is not None else None
-    if body is not None:
-        return [*body.outputs[value.output_index : value.output_index + 1]]
-    return [*node.inputs, *(captured for scope in node.bodies.values() for captured in count_captured_values(scope))]
 
 
 MAX_OTHERS = 6  # sizes to look through for those that a rewritten model does not take

@@ -81,14 +81,9 @@ def _time_run(session: IsolatedSession, feed: Feed) -> float:
 
 def _timed_feed(model: Model, size_text: SizedModel) -> Feed:
     roles = symbol_roles(model)
-    by_role = {role: size_text.known[name] for name, role in roles.items() if name in size_text.known}
-    sizes = Sizes(
-        batch=by_role.get("batch", 1),
-        sequence=by_role.get("sequence", 1),
-        past=by_role.get("past", 0),
-        encoder=by_role.get("encoder", 4),
-        symbols=tuple(size_text.known.items()),
-    )
+    by_role: dict[str, int] = {role: size_text.known[name] for name, role in roles.items() if name in size_text.known}
+    known = {role: by_role[role] for role in ("batch", "sequence", "past", "encoder") if role in by_role}
+    sizes = Sizes(**known, symbols=tuple(size_text.known.items()))
     later = sizes.past > 0
     fixed_arrays = {
         decoder.condition.input.name: np.full(decoder.condition.shape, decoder.cache_when == later)
@@ -107,8 +102,5 @@ def _timed_feed(model: Model, size_text: SizedModel) -> Feed:
 def _same_or(feeds: Sequence[Feed], after: Model, result: SizedModel) -> Feed:
     arrays = _timed_feed(after, result)
     known = {name: array for feed in feeds for name, array in feed.items()}
-    is_same = all(
-        name in known and (known[name].shape, known[name].dtype) == (array.shape, array.dtype)
-        for name, array in arrays.items()
-    )
-    return {name: known[name] for name in arrays} if is_same else arrays
+    kinds, now = ({name: (a.shape, a.dtype) for name, a in each.items()} for each in (known, arrays))
+    return {name: known[name] for name in arrays} if now.items() <= kinds.items() else arrays

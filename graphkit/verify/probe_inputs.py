@@ -172,8 +172,6 @@ def _outputs_apart(first: np.ndarray, second: np.ndarray, share: float, *, from_
 
 
 REACH = 1024  # how far a length is looked for at which the original runs
-
-
 _size_check = lru_cache(maxsize=4)(SizeCheck)
 
 

@@ -66,11 +66,9 @@ def _moved_node(node: onnx.NodeProto, steps: float, taken: set[str]) -> Iterator
 
 
 TOLERANCE = 1e-5  # of the largest magnitude: sums of float32 products in another order, and what follows them
-
 QUANTIZING = ("DynamicQuantizeLinear", "QuantizeLinear")
 CONTRIB = ("DynamicQuantizeMatMul",)  # which quantises its first input itself
 ORIGINAL, DATA, ROUNDED = "original/", "data/", "rounded/"
-
 Graph = onnx.GraphProto
 Key = tuple[object, ...]
 

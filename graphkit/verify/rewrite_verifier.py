@@ -5,7 +5,7 @@ that the rewritten model loads and runs once at onnxruntime's default level. Of 
 operators happen to meet, both run once. Else, or where such a run fails, there are all of the runs.
 
 onnxruntime runs without graph optimizations, so that equal arithmetic gives equal bits; then the rewritten model once
-more at the default level, with a tolerance of its own (see `graphkit.verify.candidate_runs`). Functions that
+more at the default level, with a tolerance of its own (see `graphkit.verify.proof_runs`). Functions that
 onnxruntime has kernels for run inlined too. Weights of one name are compared byte by byte. Sizes are legal for both
 models. Inputs of one boolean, such as `use_cache_branch`, get both values. Each model is loaded in a process of its
 own, and fails if it ends that or takes too much. An original whose declared dims contradict its nodes runs with these
@@ -44,14 +44,6 @@ from graphkit.shapes.constraints.dim_equalities import RANK_OF, Pair, fed_inputs
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.input_dims import declared_inputs, read_dim
-from graphkit.verify.candidate_runs import (
-    compare_runs,
-    prove_level,
-    with_empty_outputs,
-    with_level,
-    with_weights,
-    with_zeros,
-)
 from graphkit.verify.candidate_sessions import Counted, Part, TwoModels, prove_inlined
 from graphkit.verify.comparator import element_counts
 from graphkit.verify.feeder import KINDS, Feeder, Run
@@ -65,15 +57,21 @@ from graphkit.verify.interface_changes import (
     output_changes,
     unknown_pairs,
 )
-from graphkit.verify.original_runs import (
+from graphkit.verify.proof_engine import fatal_error, repeat_calls, run_isolated
+from graphkit.verify.proof_runs import (
     RunRecord,
     at_both_levels,
+    compare_runs,
     coverage_text,
     proof_caveats,
+    prove_level,
     run_original,
     unsteady_runs,
+    with_empty_outputs,
+    with_level,
+    with_weights,
+    with_zeros,
 )
-from graphkit.verify.proof_engine import fatal_error, repeat_calls, run_isolated
 from graphkit.verify.rewrite_proof import RewriteProof, RunProof, SkippedRun, placement_fault
 from graphkit.verify.run_sizes import LARGEST, find_edges
 from graphkit.verify.tolerances import float16_tolerance, has_bfloat16, has_float16, level_tolerance, rounds_activations
@@ -181,7 +179,6 @@ class RewriteVerifier:
         fixed: Dims that the rewritten model fixes.
         unsure: Dims that depend on data, which it fixes too.
         blank: The proof before anything ran.
-        is_default: Whether the tolerance is that of the dtypes in the model.
         gaps: What the runs do not cover, at whatever sizes.
         unlike: Runs of the original at which dims of one name differ, which a claim need not be about.
 
@@ -222,9 +219,9 @@ class RewriteVerifier:
         numbers, relations = solve_dims(self.fixed, Inputs(before, spec).numbers)
         titles = (before.name, after.name) if before.name != after.name else (before.label, after.label)
         provider = as_provider(options.provider)
-        self.is_default = options.tolerance is None and has_float16(before) and copies is None and provider.is_cpu
-        tolerance = options.tolerance or (float16_tolerance(before) if self.is_default else 0.0)
-        of_magnitude = options.of_magnitude or self.is_default
+        is_default = options.tolerance is None and has_float16(before) and copies is None and provider.is_cpu
+        tolerance = options.tolerance or (float16_tolerance(before) if is_default else 0.0)
+        of_magnitude = options.of_magnitude or is_default
         if not provider.is_cpu and options.tolerance is None:
             tolerance, of_magnitude = max(level_tolerance(model, provider) for model in models), True
         self.blank = RewriteProof(
@@ -240,7 +237,8 @@ class RewriteVerifier:
             (source, target), (before, after), feeder, input_names, names, part=part, provider=provider
         )
         self.spec, self.options, self.progress = spec, options, progress
-        self.notes = (*contradictions, *([copy.note] if copy is not None else []))
+        of_copy, of_float16 = [copy.note] if copy is not None else [], [FLOAT16_NOTE] if is_default else []
+        self.notes = (*contradictions, *of_copy, *of_float16)
         self.gaps = (NO_KERNELS,) if copies is not None else ()
         self.unlike: Sequence[Run] = ()
 
@@ -287,13 +285,8 @@ class RewriteVerifier:
             return self._test_runs(1, has_edges=False)
         changes = self._input_changes()
         changes += output_changes(before, after, record.runs, [feeder.shapes(run) for run in record.runs])
-        proof = replace(
-            self.blank,
-            runs=tuple(RunProof(run.dims, run.flags, run.seed, None, None, "") for run in record.runs),
-            notes=(*self.notes, *record.notes),
-            coverage=coverage_text(feeder, record.runs),
-            caveats=(*self.gaps, *proof_caveats(feeder, record, is_exact=True)),
-        )
+        runs = tuple(RunProof(run.dims, run.flags, run.seed, None, None, "") for run in record.runs)
+        proof = replace(self._begun_proof(record, is_exact=True), runs=runs)
         at_zero = [*record.empty, *(record.refused if is_large else ())]
         zeros = dict.fromkeys(chain.from_iterable(run.empty for run in at_zero))
         if is_large and zeros:
@@ -302,6 +295,15 @@ class RewriteVerifier:
         names = record.runs[0].expected if record.runs else ()
         empty = [name for name in names if not any(element_counts(run.expected[name])[1] for run in record.runs)]
         return with_empty_outputs(_with_interface(proof, changes), empty, self.empty_outputs)
+
+    def _begun_proof(self, record: RunRecord, *, is_exact: bool) -> RewriteProof:
+        feeder = self.two.feeder
+        return replace(
+            self.blank,
+            notes=(*self.notes, *record.notes),
+            coverage=coverage_text(feeder, record.runs),
+            caveats=(*self.gaps, *proof_caveats(feeder, record, is_exact=is_exact)),
+        )
 
     def _beside_original(self, record: RunRecord) -> tuple[bool, dict[str, None]]:
         """Return whether the original gives the same with dims of 0, and the dims with a 0 that it alone takes."""
@@ -330,13 +332,8 @@ class RewriteVerifier:
         record = run_original(session, feeder, count, has_edges=has_edges, differing=differing)
         del session  # so that the two are not in memory at once
         changes = self._input_changes()
-        proof = replace(
-            self.blank,
-            skipped=tuple(record.skipped),
-            notes=(*self.notes, *([FLOAT16_NOTE] if self.is_default else []), *record.notes),
-            coverage=coverage_text(feeder, record.runs),
-            caveats=(*self.gaps, *proof_caveats(feeder, record, is_exact=not has_edges or not self.blank.tolerance)),
-        )
+        proof = self._begun_proof(record, is_exact=not has_edges or not self.blank.tolerance)
+        proof = replace(proof, skipped=tuple(record.skipped))
         self.unlike = record.unlike
         if not record.runs:
             for run, problem in record.fatal:
@@ -474,7 +471,8 @@ class RewriteVerifier:
         progress = portion_of(self.progress, 0.65, 0.8)
         counted = Counted(session, "proving: the rewritten model, plain level", len(runs), progress)
         proven = [output.name for output in self.forms.proven] if self.two.provider.is_cpu else []
-        what = two.known, two.outputs(runs[0]), self.empty_outputs, proven, self.rounding_judge
+        explains = (lambda *_: False) if self.rounding_judge is None else self.rounding_judge.explains
+        what = two.known, two.outputs(runs[0]), self.empty_outputs, proven, explains
         proof = compare_runs(proof, runs, counted, *what)
         blank = replace(self.blank, tolerance=proof.tolerance)
         for run in self.unlike if proof.passed and two.part is None else ():

@@ -22,8 +22,7 @@ from graphkit.graph.roles import MASKS, Axis
 from graphkit.shapes import Expr, infer
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, Variable
 from graphkit.shapes.constraints.node_constraints import Assignment, Values, size_column
-from graphkit.verify.critical_sizes import Lengths, Threshold
-from graphkit.verify.feeder import Feeder
+from graphkit.verify.feeder import Feeder, Lengths, Threshold
 from graphkit.verify.input_elements import BY_ROW, FLOAT_MASKS, NAMES, Draw, Padding
 
 MAX_COST = 100_000_000  # elements that a model computes in one run
@@ -122,11 +121,6 @@ def _wish_sizes(
     common, varied = _common_sizes(legal), _vary_sizes(legal, successes)
     for pair in itertools.zip_longest(common, varied):
         yield from ([wish] for wish in pair if wish is not None)
-
-
-def wish_of(legal: LegalSizes, row: Row, number: int, has_past: bool) -> dict[str, int]:
-    """Return the sizes of a row as a wish for each symbol."""
-    return _wish_of_symbols(legal, _sizes_by_role(row, 0, has_past), number)
 
 
 def _sizes_by_role(row: Row, length: int, has_past: bool) -> dict[Axis, int]:
@@ -337,7 +331,7 @@ class Edges:
 
     def _wishes_at_threshold(self, threshold: Threshold, size: int) -> Iterator[dict[str, int]]:
         """Yield sizes at which a threshold is met: of the dims that are said to meet it, or of lengths."""
-        base = wish_of(self.legal, Row(2, 2, 1, 3), 0, self.has_past)
+        base = self._wish(Row(2, 2, 1, 3))
         known = [variable.name for variable in self.legal.variables if variable.name in threshold.symbols]
         free = [variable.name for variable in self.legal.variables if variable.role not in ("batch", "total")]
         for name in known or free:
@@ -347,7 +341,7 @@ class Edges:
     def _affordable_sizes(self, rows: Iterable[Row], others: Sequence[int] = ()) -> list[dict[str, int]]:
         affordable: list[dict[str, int]] = []
         for place, row in enumerate(rows):
-            wish = wish_of(self.legal, row, 0, self.has_past)
+            wish = self._wish(row)
             if others:
                 free = {variable.name for variable in self.legal.variables if variable.role in ("other", "space")}
                 wish.update(dict.fromkeys(free, others[place]))
@@ -363,9 +357,11 @@ class Edges:
         shapes = infer(self.feeder.models[0])
         return all(shapes[value].is_known for value in shapes if value.kind == "node" and not value.is_constant)
 
+    def _wish(self, row: Row) -> dict[str, int]:
+        return _wish_of_symbols(self.legal, _sizes_by_role(row, 0, self.has_past), 0)
+
     def _affordable_at(self, row: Row) -> Iterator[dict[str, int]]:
-        wish = wish_of(self.legal, row, 0, self.has_past)
-        nearest = itertools.islice(self.legal.near(wish), 1) if self.legal.variables else [dict[str, int]()]
+        nearest = itertools.islice(self.legal.near(self._wish(row)), 1) if self.legal.variables else [dict[str, int]()]
         return (dims for dims in nearest if self.legal.cost(dims) <= self.budget)
 
     def _legal(self, wish: Mapping[str, int]) -> list[dict[str, int]]:

@@ -19,9 +19,8 @@ from graphkit.shapes import AS_DECLARED, declarations
 from graphkit.shapes.constraints.symbol_sizes import Sizes
 from graphkit.verify.candidate_sessions import Part
 from graphkit.verify.comparator import Difference
-from graphkit.verify.critical_sizes import MARGIN
 from graphkit.verify.decoding import Decoded, Decoder, decode
-from graphkit.verify.feeder import Feeder
+from graphkit.verify.feeder import MARGIN, Feeder
 from graphkit.verify.interface_changes import Branch, interface_failures
 from graphkit.verify.proof_engine import Step, follow_steps, run_isolated
 from graphkit.verify.rewrite_proof import LoopProof, RewriteProof, SplitProof

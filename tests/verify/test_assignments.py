@@ -13,7 +13,7 @@ from graphkit.model import Model
 from graphkit.shapes import DimSpec, Relation, const, symbol
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, Variable, legal_sizes
 from graphkit.shapes.constraints.node_constraints import Values
-from graphkit.verify.critical_sizes import Lengths
+from graphkit.verify.feeder import Lengths
 from graphkit.verify.run_sizes import propose_assignments
 
 RealModel = Callable[[str], Model]

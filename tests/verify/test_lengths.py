@@ -8,7 +8,7 @@ import pytest
 from small_models import model
 
 from graphkit.model import Model
-from graphkit.verify.critical_sizes import Lengths, lengths_of
+from graphkit.verify.feeder import Lengths, lengths_of
 
 RealModel = Callable[[str], Model]
 # relative positions as T5 puts them into buckets: 16 exact ones, then ever wider ones up to 128

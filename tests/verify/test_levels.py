@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from rewriting import model_of
 
-from graphkit.verify.candidate_runs import prove_level
 from graphkit.verify.feeder import Run
-from graphkit.verify.original_runs import LevelRuns
+from graphkit.verify.proof_runs import LevelRuns, prove_level
 from graphkit.verify.tolerances import rounds_activations
 
 

@@ -16,9 +16,8 @@ from graphkit.model import Model, load
 from graphkit.options import RewriteProofOptions
 from graphkit.runtime.onnxruntime_loader import runtime_version
 from graphkit.runtime.session import RunError, Session
-from graphkit.verify.candidate_runs import prove_level
 from graphkit.verify.feeder import Run
-from graphkit.verify.original_runs import LevelRuns
+from graphkit.verify.proof_runs import LevelRuns, prove_level
 from graphkit.verify.rewrite_verifier import verify_rewrite
 from graphkit.verify.tolerances import level_tolerance
 

@@ -20,10 +20,10 @@ from graphkit.progress import Limits
 from graphkit.runtime.isolation import DiedError
 from graphkit.runtime.session import RunError
 from graphkit.shapes import AS_DECLARED, DimSpec
-from graphkit.verify import original_runs
+from graphkit.verify import proof_runs
 from graphkit.verify.candidate_sessions import TwoModels
 from graphkit.verify.feeder import Run
-from graphkit.verify.original_runs import unsteady_runs
+from graphkit.verify.proof_runs import unsteady_runs
 from graphkit.verify.rewrite_proof import LevelProof, OutputProof, RewriteProof, RunProof, SkippedRun, WeightProof
 from graphkit.verify.rewrite_verifier import verify_rewrite
 
@@ -236,7 +236,7 @@ def test_no_more_runs_begin_where_the_time_to_look_for_sizes_is_over(
     seconds: float, runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = model(LINEAR, w=WEIGHT)
-    monkeypatch.setattr(original_runs, "time", SimpleNamespace(monotonic=itertools.count().__next__))
+    monkeypatch.setattr(proof_runs, "time", SimpleNamespace(monotonic=itertools.count().__next__))
     limited = proof(original, original, limits=Limits(seconds=seconds))
     assert limited.passed
     assert len(limited.runs) == runs

@@ -35,8 +35,7 @@ from graphkit.shapes.constraints.dim_equalities import fed_inputs, fixed_by, sol
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.verify.cause_search import empty_copy
-from graphkit.verify.critical_sizes import lengths_of
-from graphkit.verify.feeder import Feeder
+from graphkit.verify.feeder import Feeder, lengths_of
 from graphkit.verify.run_sizes import propose_assignments
 
 

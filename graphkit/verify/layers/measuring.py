@@ -73,7 +73,6 @@ def plain_array(array: np.ndarray) -> np.ndarray:
 MOST_TENSORS = 256  # in one step
 UNKNOWN_SIZE = 1 << 20  # bytes, of a tensor whose dims are not known
 SHARE = 4  # of what the outputs of a run may take, one part in so many is asked for at a time
-
 Progress = Callable[[str], None]
 
 
