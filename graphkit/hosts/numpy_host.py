@@ -365,11 +365,9 @@ def _check_memory(contract: Contract, path: Path) -> None:
     tensors: list[State | Port] = [*contract.states, *ports]
     size = sum(math.prod(tensor.shape) * np.dtype(tensor.dtype).itemsize for tensor in tensors)
     if 0 < machine_memory() < size:
-        raise ModelError(
-            f"its states, inputs and outputs take {size:,} bytes, more than this machine has",
-            file=str(path),
-            hint="lower again with a smaller --max-cache-len or --src-len",
-        )
+        problem = f"its states, inputs and outputs take {size:,} bytes, more than this machine has"
+        hint = "lower again with a smaller --max-cache-len or --src-len"
+        raise ModelError(problem, file=str(path), hint=hint)
 
 
 def _table_rows(folder: Path, table: Table) -> np.ndarray:

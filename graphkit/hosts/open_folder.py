@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -80,18 +80,11 @@ def _port_problems(port: BundlePort, value: Value) -> Iterator[str]:
         return
     if dtype_name(declared.dtype) != port.dtype:
         yield f"is {dtype_name(declared.dtype)}, and said to be {port.dtype}"
-    if declared.dims is not None and not _is_same(declared.dims, port.shape):
-        yield f"is {list(declared.dims)}, and said to be {list(port.shape)}"
-
-
-def _is_same(declared: Sequence[int | str | None], said: Sequence[int | str]) -> bool:
-    """Whether dims have one rank, and a model has no number where a host may give any size, or another number.
-
-    Symbols have other names in a bundle, and a bundle may have a number where its model would take more.
-    """
-    return len(declared) == len(said) and all(
-        size == claim or not isinstance(size, int) for size, claim in zip(declared, said, strict=True)
-    )
+    # symbols have other names in a bundle, which may have a number where its model would take more
+    dims = declared.dims if declared.dims is not None else port.shape
+    pairs = zip(dims, port.shape, strict=False)
+    if len(dims) != len(port.shape) or any(isinstance(dim, int) and dim != said for dim, said in pairs):
+        yield f"is {list(dims)}, and said to be {list(port.shape)}"
 
 
 def _written_origin(value: Value) -> Value:

@@ -241,15 +241,12 @@ class _Row:
         if not self.is_done:
             ranked = zip(candidates[:beams], has_ended, strict=False)  # the others are there to go on with
             ended = (beam for beam, ends_here in ranked if ends_here and (beam.score > -np.inf or not self.ended))
-            self.ended += [self._final(beam, length) for beam in ended]
+            self.ended += [_Beam(beam.score / length**self.options.length_penalty, beam.tokens) for beam in ended]
             self.ended = sorted(self.ended, key=lambda beam: -beam.score)[:beams]
         going_on = [beam for beam, ends_here in zip(candidates, has_ended, strict=True) if not ends_here]
         spare = _Beam(-np.inf, (*self.open[0].tokens, 0))  # where too few go on
         self.open = [*going_on, *[spare] * beams][:beams]
         self.is_done = self.is_done or self._ends(length)
-
-    def _final(self, beam: _Beam, length: int) -> _Beam:
-        return _Beam(beam.score / length**self.options.length_penalty, beam.tokens)
 
     def _ends(self, length: int) -> bool:
         options = self.options

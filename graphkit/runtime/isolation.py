@@ -265,8 +265,7 @@ class Process:
     @property
     def worker(self) -> Worker:
         """The process as it is now."""
-        if self._worker is None:
-            self._worker = _SPARE.take()
+        self._worker = self._worker or _SPARE.take()
         return self._worker
 
     def ask(self, request: Message, seconds: float, **values: object) -> Message:

@@ -41,29 +41,21 @@ COPIES = {"cpu": "MemcpyToHost", "device": "MemcpyFromHost"}
 
 
 def read_record(session: InferenceSession) -> list[list[dict[str, str]]]:
-    """Return the parts of a model as a session placed them, each with its nodes: name, operator, provider.
+    """Return the parts of a model as a session made with `RECORD` placed them, each with its nodes.
 
-    A device that compiles parts takes each whole; one with a kernel for each operator has a part for each node.
-
-    Args:
-        session: One that was made with `RECORD`.
-
-    Raises:
-        ProviderError: This onnxruntime keeps no record.
+    A device that compiles parts takes each whole; one with a kernel for each operator has a part for each node. Of a
+    node there are name, operator and provider. Raises ProviderError where this onnxruntime keeps no record.
     """
     if not hasattr(session, "get_provider_graph_assignment_info"):
         raise ProviderError("this onnxruntime keeps no record of where nodes run - install onnxruntime 1.24 or newer")
-    return [
-        [
-            {
-                "name": node.name,
-                "operator": node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}",
-                "provider": providers.short_name(part.ep_name),
-            }
-            for node in part.get_nodes()
-        ]
-        for part in session.get_provider_graph_assignment_info()
-    ]
+    placed = []
+    for part in session.get_provider_graph_assignment_info():
+        provider, nodes = providers.short_name(part.ep_name), []
+        for node in part.get_nodes():
+            operator = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+            nodes.append({"name": node.name, "operator": operator, "provider": provider})
+        placed.append(nodes)
+    return placed
 
 
 def count_nodes(session: InferenceSession) -> dict[str, int]:

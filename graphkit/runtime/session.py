@@ -180,11 +180,8 @@ class Session:
         Raises:
             RunError: The model fails on these inputs.
         """
-        try:
+        with _told_errors(self.label):
             values = run_model(self.onnx, feed)
-        except Exception as error:  # onnxruntime's errors have no common base
-            check_stopped()
-            raise RunError.of(str(error), self.label) from error
         return dict(zip(self.outputs, values, strict=True))
 
 
@@ -231,12 +228,16 @@ def _short_message(message: str) -> str:
 
 
 @contextmanager
-def _told_copies() -> Iterator[None]:
-    """Raise RunError where a copy from the memory of a device or to it fails."""
+def _told_errors(label: str, *problem: str) -> Iterator[None]:
+    """Raise RunError where onnxruntime fails, unless that is because the process is to stop."""
     try:
         yield
     except Exception as error:  # onnxruntime's errors have no common base
-        raise RunError.of(str(error), "", "a copy from the device or to it fails") from error
+        check_stopped()
+        raise RunError.of(str(error), label, *problem) from error
+
+
+NO_COPY = "a copy from the device or to it fails"
 
 
 class DeviceArray:
@@ -258,12 +259,12 @@ class DeviceArray:
         """
         if array.dtype != self.dtype:
             raise RunError(f"an array is {array.dtype}, and the model takes {np.dtype(self.dtype)}")
-        with _told_copies():
+        with _told_errors("", NO_COPY):
             self.value.update_inplace(array)
 
     def read(self) -> np.ndarray:
         """Return a copy. Raises RunError where it fails."""
-        with _told_copies():
+        with _told_errors("", NO_COPY):
             array: np.ndarray = self.value.numpy()
         return array
 
@@ -312,21 +313,16 @@ class CapturedSession(Session):
         for name, array in plain.items():
             room = 1e-3 * np.abs(array).max(initial=0)
             if not np.allclose(repeated[name], array, rtol=1e-3, atol=room, equal_nan=True):
-                raise UsageError(
-                    f"{self.label}: what '{provider.name}' repeats is wrong in '{name}': its record lacks nodes that "
-                    f"copy - leave out {provider.capture}"
-                )
+                problem = f"what '{provider.name}' repeats is wrong in '{name}': its record lacks nodes that copy"
+                raise UsageError(f"{self.label}: {problem} - leave out {provider.capture}")
 
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return every output by name. Raises RunError where the model fails on these inputs."""
-        try:
+        with _told_errors(self.label):
             for name in self.inputs:
                 self._arrays[name].write(feed[name])
             self.onnx.run_with_iobinding(self._binding)
             return {name: self._arrays[name].read() for name in self.outputs}
-        except Exception as error:  # onnxruntime's errors have no common base
-            check_stopped()
-            raise RunError.of(str(error), self.label) from error
 
 
 class BoundSession:
@@ -399,13 +395,10 @@ class BoundSession:
 
     def run(self) -> None:
         """Run the model. Raises RunError where it fails."""
-        try:
+        with _told_errors(self._session.label):
             for name, array in self._copied.items():
                 self._binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)
             self._session.onnx.run_with_iobinding(self._binding)
-        except Exception as error:  # onnxruntime's errors have no common base
-            check_stopped()
-            raise RunError.of(str(error), self._session.label) from error
 
     def free_outputs(self) -> dict[str, np.ndarray]:
         """Return copies of the outputs that onnxruntime has allocated, by name; it takes their memory back."""
@@ -415,10 +408,7 @@ class BoundSession:
         return {name: values[name].numpy().copy() for name in self._free}
 
     def _is_new(self, name: str, array: np.ndarray) -> bool:
-        if self._kept.get(name) is array:
-            return False
-        place = array.ctypes.data, array.shape
-        if self._bound.get(name) == place:
+        if self._kept.get(name) is array or self._bound.get(name) == (place := (array.ctypes.data, array.shape)):
             return False
         self._bound[name], self._kept[name] = place, array
         return True
@@ -515,10 +505,8 @@ class IsolatedSession:
         return values
 
     def _run(self, arrays: Mapping[str, np.ndarray], **more: object) -> list[Any]:
-        for count, most, how in (
-            (self._timeouts, MAX_TIMEOUTS, "took too long"),
-            (self._deaths, MAX_DEATHS, "ended the process"),
-        ):
+        ends = (self._timeouts, MAX_TIMEOUTS, "took too long"), (self._deaths, MAX_DEATHS, "ended the process")
+        for count, most, how in ends:
             if count >= most:
                 given_up = RunError(f"not run: {count} runs before {how}", file=self.label)
                 given_up.is_final = True

@@ -28,7 +28,6 @@ DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG
 STACKS = 16 << 20  # bytes for the stack and the heap of a thread
 ROOM = 64 << 20  # for the interpreter
 FAILS_TO_ALLOCATE = ("bad_alloc", "bad allocation", "failed to allocate memory", "cannot allocate memory")
-
 Message = dict[str, Any]
 
 

@@ -26,6 +26,7 @@ from graphkit.runtime.providers import CPU, Provider
 from graphkit.runtime.session import MAX_TIMEOUTS, RunError, as_provider, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations
 from graphkit.shapes.constraints.dim_equalities import fed_inputs
+from graphkit.verify.cause_search import Cause
 from graphkit.verify.layers.compared_model import (
     ArrayFile,
     Pair,
@@ -122,10 +123,8 @@ class _Comparison:
         arrays = self._given_arrays(b)
         arrays_of_a = {name: array for name, array in arrays.items() if name in self.model.graph.values}
         failure: RunError | None = None
-        given_up = 0
-        input_names = {value.name for value in self.model.graph.inputs}
-        told = {name: name_in_b for name, name_in_b in names.items() if name in input_names}
-        providers = self._providers
+        given_up, providers = 0, self._providers
+        told = {value.name: names[value.name] for value in self.model.graph.inputs if value.name in names}
         for feed in legal_feeds(self.model, b, self.spec, arrays_of_a, told, self.options.seed):
             side = Side(self.model, feed, providers["A"])
             theirs = None if b is None else Side(b, rename_feed(self.model, b, feed, arrays, names), providers["B"])
@@ -178,10 +177,7 @@ class _Comparison:
             if side is not None and (fault := placement_fault(side.placed, side.provider)):
                 raise ModelError(fault, file=side.model.label)
         first = first_differing(measured, a)
-        divergences = [
-            self._make_divergence(measured_tensor, a, b, place < MOST_CAUSES)
-            for place, measured_tensor in enumerate(first)
-        ]
+        divergences = [self._make_divergence(each, a, b, place < MOST_CAUSES) for place, each in enumerate(first)]
         unmatched_a, unmatched_b = self._unmatched_names(pairs, a, b)
         return ModelComparison(
             a=self._side_label("A", self.model.label),
@@ -190,7 +186,7 @@ class _Comparison:
             inputs={name: array.shape for name, array in a.feed.items()},
             bisected=self.options.bisect,
             steps=reader.steps,
-            tensors=tuple(_compare_tensor(measured_tensor, a) for measured_tensor in measured),
+            tensors=tuple(_compare_tensor(each, a) for each in measured),
             divergences=tuple(divergences),
             matched=len(pairs),
             unmatched_a=tuple(name for name in unmatched_a if name not in rows.values()),
@@ -274,15 +270,11 @@ class _Comparison:
     def _make_divergence(self, measured: Measured, a: Side, b: Side | None, with_causes: bool) -> Divergence:
         self.progress(f"looking into '{measured.pair.a.name}'")
         node = measured.pair.a.producer
-        return Divergence(
-            measured.pair.a.name,
-            measured.pair.theirs,
-            node.label if node is not None else "",
-            node.operator if node is not None else "",
-            (find_tensor_cause(measured.pair, a, b or self._dumped_arrays, self._default_tolerance()),)
-            if with_causes
-            else (),
-        )
+        causes: tuple[Cause, ...] = ()
+        if with_causes:
+            causes = (find_tensor_cause(measured.pair, a, b or self._dumped_arrays, self._default_tolerance()),)
+        label, operator = (node.label, node.operator) if node is not None else ("", "")
+        return Divergence(measured.pair.a.name, measured.pair.theirs, label, operator, causes)
 
     def _find_next_dumps(
         self, measured: Sequence[Measured], begins: Sequence[Divergence], a: Side

@@ -119,16 +119,10 @@ def fold_folder(
     models = [load(path) for path in sorted(folder.glob("*.[oO][nN][nN][xX]"))]
     if not models:
         raise UsageError(f"{shown_path(folder)}: it holds no .onnx file - name the folder of an export, or a model")
-    share = 1 / len(models)
-    rewrites = [
-        FileRewrite(
-            model,
-            output / model.name,
-            replace(options, spec=spec),
-            portion_of(progress, number * share, (number + 1) * share),
-        )
-        for number, (model, spec) in enumerate(zip(models, _split_spec(models, options.spec), strict=True))
-    ]
+    rewrites, count = list[FileRewrite](), len(models)
+    for number, (model, spec) in enumerate(zip(models, _split_spec(models, options.spec), strict=True)):
+        told = portion_of(progress, number / count, (number + 1) / count)
+        rewrites.append(FileRewrite(model, output / model.name, replace(options, spec=spec), told))
     with made_folder(output):
         placement = resolve_placement(options.weights, models)
         data = [output / DATA_NAME] if placement == "shared" else []

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import types
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from graphkit.analysis.architecture import Architecture
@@ -77,29 +78,11 @@ SECTION_RESULTS: Mapping[str, type[Result]] = {
     "placement": NodePlacement,
 }
 DOCUMENTS: tuple[type[Result], ...] = (
-    FolderFoldReport,
-    *(FoldReport, SplitReport, EditReport, RewriteReport, LowerReport, BundleReport, BundleOverview, GenaiReport),
-    TransformersJsReport,
-    *(
-        RewriteProof,
-        SplitProof,
-        LoweringProof,
-        BundleProof,
-        ModelComparison,
-        ModelDiff,
-        Costs,
-        TensorShapes,
-        WhyShape,
-        NodeList,
-        WeightList,
-        Targets,
-        JudgeList,
-        ProviderList,
-        TargetFacts,
-        VerdictLock,
-        SurveyTable,
-    ),
-)
+    FolderFoldReport, FoldReport, SplitReport, EditReport, RewriteReport, LowerReport, BundleReport, BundleOverview,
+    GenaiReport, TransformersJsReport, RewriteProof, SplitProof, LoweringProof, BundleProof, ModelComparison, ModelDiff,
+    Costs, TensorShapes, WhyShape, NodeList, WeightList, Targets, JudgeList, ProviderList, TargetFacts, VerdictLock,
+    SurveyTable,
+)  # fmt: skip
 TREE: Schema = {
     "description": "A number, the name of a symbol, or a list of an operation and trees.",
     "anyOf": [
@@ -145,16 +128,18 @@ def _program_schema() -> Schema:
     return document_schema("program", properties, {**maker.named, "Tree": TREE}, text)
 
 
-def _schema_of(kind: type[Result]) -> Callable[[], Schema]:
-    return lambda: result_schema(kind)
+def result_schema(kind: type[Result]) -> Schema:
+    """Return the schema of the JSON that a result of a class writes."""
+    maker = Maker()
+    return document_schema(kind.schema(), maker.fields(kind), maker.named, _first_line(kind))
 
 
 SCHEMAS: Mapping[str, Callable[[], Schema]] = {
     "report": _report_schema,
-    **{kind.schema(): _schema_of(kind) for kind in (*DOCUMENTS, *SECTION_RESULTS.values())},
+    **{kind.schema(): partial(result_schema, kind) for kind in (*DOCUMENTS, *SECTION_RESULTS.values())},
     "program": _program_schema,
-    "contract": lambda: contract_schema(Contract),
-    "bundle": lambda: contract_schema(BundleContract),
+    "contract": partial(contract_schema, Contract),
+    "bundle": partial(contract_schema, BundleContract),
 }
 
 
@@ -183,12 +168,6 @@ PLAIN: Mapping[object, Schema] = {
     Sizes: {"type": "object", "additionalProperties": {"type": "integer"}},
     Declined: {"type": "string"},
 }
-
-
-def result_schema(kind: type[Result]) -> Schema:
-    """Return the schema of the JSON that a result of a class writes."""
-    maker = Maker()
-    return document_schema(kind.schema(), maker.fields(kind), maker.named, _first_line(kind))
 
 
 def document_schema(name: str, properties: Mapping[str, Schema], named: Mapping[str, Schema], text: str) -> Schema:
@@ -258,12 +237,8 @@ class Maker:
 
 def closed_object(properties: Mapping[str, Schema]) -> Schema:
     """Return the schema of an object that has these properties and no others."""
-    return {
-        "type": "object",
-        "additionalProperties": False,
-        "required": list(properties),
-        "properties": dict(properties),
-    }
+    shown = {"required": list(properties), "properties": dict(properties)}
+    return {"type": "object", "additionalProperties": False, **shown}
 
 
 def _first_line(kind: type) -> str:

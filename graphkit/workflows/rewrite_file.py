@@ -206,9 +206,8 @@ class EditReport(FileReport):
         yield from self.notices()
         yield Heading("Interface")
         for title, ports in (("Inputs", self.inputs), ("Outputs", self.outputs)):
-            yield table(
-                "Name:code | Dtype | Shape:note", [(p.label, p.dtype, shape_text(p.shape)) for p in ports], title=title
-            )
+            rows = [(port.label, port.dtype, shape_text(port.shape)) for port in ports]
+            yield table("Name:code | Dtype | Shape:note", rows, title=title)
         yield from proof_blocks(self.proof, "the file is", AGAIN.get(self.edit, ""))
         yield from cost_change_blocks(self.costs)
 
@@ -248,7 +247,10 @@ def edit_file(
         True
     """
     rewrite = FileRewrite(model := as_model(model), Path(output), options, progress)
-    step = step if isinstance(step, Pass) else _only_pass(step)
+    if not isinstance(step, Pass):
+        text, (step, *others) = step, parse_pipeline(step)
+        if others:
+            raise UsageError(f"'{text}' names several passes - name one, or take rewrite_file")
     rewrite.check()
     outcome = _edit_model(rewrite, step)
     written, proof = rewrite.write(outcome.model, lambda file: _prove_edit(step, rewrite, file))
@@ -266,13 +268,6 @@ def edit_file(
         costs=() if isinstance(step, (Rename, MergeDecoders)) else rewrite.costs(),
         models=(model, outcome.model),
     )
-
-
-def _only_pass(text: str) -> Pass:
-    steps = parse_pipeline(text)
-    if len(steps) > 1:
-        raise UsageError(f"'{text}' names several passes - name one, or take rewrite_file")
-    return steps[0]
 
 
 def _edit_model(rewrite: FileRewrite, step: Pass) -> Outcome:

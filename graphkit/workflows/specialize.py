@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -43,6 +43,12 @@ class _Entry:
 
     lock: Lock = field(default_factory=Lock)
     session: Session | None = None
+
+    def opened(self, make: Callable[[], Session]) -> Session:
+        with self.lock:
+            if self.session is None:
+                self.session = make()
+            return self.session
 
 
 class Specializer:
@@ -145,7 +151,7 @@ class Specializer:
     def _fall_back(self, feed: Mapping[str, np.ndarray], error: GraphkitError) -> dict[str, np.ndarray]:
         """Run the model that nothing is folded of, and tell why; an error where it does not run either."""
         try:
-            outputs = self._original_session().run(feed)
+            outputs = self._original.opened(partial(self._open_model, self._model)).run(feed)
         except ModelError:
             raise error from None
         reason = str(error)
@@ -156,14 +162,6 @@ class Specializer:
         if is_new:
             warnings.warn(f"the model itself is run: {reason}", RuntimeWarning, stacklevel=3)
         return outputs
-
-    def _original_session(self) -> Session:
-        with self._original.lock:
-            if self._original.session is None:
-                self._original.session = Session(
-                    self._model, optimize=self._optimize, threads=self._threads, prepack=self._prepack
-                )
-            return self._original.session
 
     def clear(self) -> None:
         """Forget all sessions; those that are in use stay as they are."""
@@ -178,19 +176,12 @@ class Specializer:
             self._entries.move_to_end(key)
             while len(self._entries) > self._max_sessions:
                 self._entries.popitem(last=False)
-        with entry.lock:
-            try:
-                if entry.session is None:
-                    entry.session = self._make_session(key)
-            finally:
-                if entry.session is None:
-                    self._forget_entry(key, entry)
-            return entry.session
-
-    def _forget_entry(self, key: DimSpec, entry: _Entry) -> None:
-        with self._lock:
-            if self._entries.get(key) is entry:
-                del self._entries[key]
+        try:
+            return entry.opened(partial(self._make_session, key))
+        finally:
+            with self._lock:
+                if entry.session is None and self._entries.get(key) is entry:  # it could not be made
+                    del self._entries[key]
 
     def _known(self, wish: DimSpec) -> DimSpec:
         """Return the dims that a wish fixes: sizes of symbols, and shapes of inputs that are declared without rank."""
@@ -205,4 +196,7 @@ class Specializer:
             if self._folded is None:
                 self._folded = fold(self._model, self._spec).model  # every shape starts from here
             model = fold(self._folded, key).model
+        return self._open_model(model)
+
+    def _open_model(self, model: Model) -> Session:
         return Session(model, optimize=self._optimize, threads=self._threads, prepack=self._prepack)

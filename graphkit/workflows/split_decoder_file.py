@@ -111,9 +111,8 @@ class SplitReport(ProvenReport):
         if self.copied:
             yield Prose(copied_text(self.copied))
         if self.encoder:
-            yield Prose(
-                f"Its encoder lies beside the source: copy {self.encoder} to the pair before you fold or run it."
-            )
+            copy = f"copy {self.encoder} to the pair before you fold or run it"
+            yield Prose(f"Its encoder lies beside the source: {copy}.")
         if self.unused:
             yield Prose(unused_text(self.unused))
 
@@ -223,19 +222,17 @@ def _save_pair(
     def prove(stage: Path) -> None:
         progress(with_share(WRITTEN, "proving"))
         pair = load(stage / FIRST_NAME), load(stage / PAST_NAME)
-        proof_options = SplitProofOptions(steps=options.steps, tolerance=options.tolerance, limits=options.limits)
-        proofs.append(verify_split(model, *pair, proof_options, progress=portion_of(progress, WRITTEN, 1.0)))
+        asked = SplitProofOptions(steps=options.steps, tolerance=options.tolerance, limits=options.limits)
+        proofs.append(verify_split(model, *pair, asked, progress=portion_of(progress, WRITTEN, 1.0)))
 
     progress("writing")
-    models = {folder / FIRST_NAME: split.first, folder / PAST_NAME: split.with_past}
-    before = prove if options.verify else None
     with made_folder(folder):
         saved = save_models(
-            models,
+            {folder / FIRST_NAME: split.first, folder / PAST_NAME: split.with_past},
             weights=options.weights,
             data_name=DATA_NAME,
             others={folder / name: path.read_bytes() for name, path in copied.items()},
             overwrite=options.overwrite,
-            before=before,
+            before=prove if options.verify else None,
         )
     return saved, proofs[0] if proofs else None
