@@ -36,21 +36,14 @@ class Constant(NamedTuple):
 
 @dataclass(frozen=True)
 class Constants:
-    """What a host program is told.
+    """What a host program is told."""
 
-    Attributes:
-        title: Of what, in a clause.
-        numbers: Constants.
-        arrays: Records by the name of their array, each with their kind in `plain_fields.jinja`.
-        rules: Rules for choosing tokens that a loop which takes the largest logit does not follow.
-        fault: Why there is no loop over these; "" where there is.
-    """
-
-    title: str
+    title: str  # of what, in a clause
     numbers: tuple[Constant, ...]
+    # records by the name of their array, each with their kind in `plain_fields.jinja`
     arrays: Mapping[str, tuple[str, Sequence[Row]]]
-    rules: tuple[str, ...] = ()
-    fault: str = ""
+    rules: tuple[str, ...] = ()  # rules for choosing tokens that a loop which takes the largest logit does not follow
+    fault: str = ""  # why there is no loop over these; "" where there is
 
 
 def write_plain(language: str, constants: Constants, *, has_loop: bool = False) -> str:

@@ -41,30 +41,22 @@ COUNTS: Names = {LENGTH: "length", KEPT: "kept"}  # inputs that passes have adde
 
 @dataclass(frozen=True, eq=False)
 class MethodModel:
-    """A method on its way: a model, and which of its inputs and outputs are state.
-
-    Attributes:
-        when: `once` or `step`.
-        reads: The state that each input is, by the name of the input.
-        writes: The state that each output is, by the name of the output.
-        kinds: What other inputs are: `tokens`, `mask`, `length`, `kept`, or `source` of an encoder; else the user's.
-        whole: The states that it replaces as a whole.
-        length: What the number of slots in use is called.
-        part: The model of the export that it is, where that has no state, such as an encoder of pictures.
-        is_exact: Whether its results are those of the export to the last bit, where onnxruntime fuses nothing.
-    """
+    """A method on its way: a model, and which of its inputs and outputs are state."""
 
     name: str
-    when: str
+    when: str  # `once` or `step`
     model: Model
     file: str
-    reads: Names
-    writes: Names
+    reads: Names  # the state that each input is, by the name of the input
+    writes: Names  # the state that each output is, by the name of the output
+    # what other inputs are: `tokens`, `mask`, `length`, `kept`, or `source` of an encoder; else the user's
     kinds: Names
-    whole: frozenset[str] = frozenset()
+    whole: frozenset[str] = frozenset()  # the states that it replaces as a whole
     changes: tuple[str, ...] = field(default=())
-    length: str = LENGTH
+    length: str = LENGTH  # what the number of slots in use is called
+    # the model of the export that it is, where that has no state, such as an encoder of pictures
     part: Model | None = None
+    # whether its results are those of the export to the last bit, where onnxruntime fuses nothing
     is_exact: bool = True
 
 

@@ -261,17 +261,12 @@ class Sound:
     """How many positions of a sound are valid: `(valid + offset) // stride`, and no more than there are.
 
     Where masks count frames and what strides make of them, positions are those of the finest one.
-
-    Attributes:
-        length: Samples or frames of the padded sound.
-        stride: How many of them make a position.
-        offset: Added to the valid ones.
-        is_whole: Whether the caller pads it, as zeros behind a shorter one change results whatever the mask says.
     """
 
-    length: int
-    stride: int
-    offset: int
+    length: int  # samples or frames of the padded sound
+    stride: int  # how many of them make a position
+    offset: int  # added to the valid ones
+    # whether the caller pads it, as zeros behind a shorter one change results whatever the mask says
     is_whole: bool = False
 
     @property
@@ -284,44 +279,27 @@ class Sound:
 
 @dataclass(frozen=True, kw_only=True)
 class LowerSizes(DeploySizes):
-    """The sizes for which models are lowered, whose source is padded.
+    """The sizes for which models are lowered, whose source is padded."""
 
-    Attributes:
-        floor: The addend of masked scores.
-        pad: The token that pads.
-        sound: The rule for the valid positions of a source that is a sound with a mask.
-        passes: The names of passes that judges ask for, beside those that the target does.
-    """
-
-    floor: float = -1e9
-    pad: int = 0
+    floor: float = -1e9  # the addend of masked scores
+    pad: int = 0  # the token that pads
     target: Target = field(default_factory=lambda: load_target("generic-npu"))
-    sound: Sound | None = None
-    passes: frozenset[str] = frozenset()
+    sound: Sound | None = None  # the rule for the valid positions of a source that is a sound with a mask
+    passes: frozenset[str] = frozenset()  # the names of passes that judges ask for, beside those that the target does
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The sizes for which a model is lowered.
+    """The sizes for which a model is lowered."""
 
-    Attributes:
-        dims: Numbers for symbols that stay what they are: batch, new tokens, source.
-        batch: The symbols of these that count sequences.
-        past, total: The symbols of the length of the past, and of past and new tokens together.
-        capacity: Slots of the cache; 0 where there is none.
-        source: Positions of the source; 0 where there is none.
-        is_padded: Whether some of these may be padding: tokens may, and sounds with a mask.
-        floor, pad, sound: As in `LowerSizes`.
-    """
-
-    dims: Mapping[str, int]
-    batch: frozenset[str]
-    past: frozenset[str]
+    dims: Mapping[str, int]  # numbers for symbols that stay what they are: batch, new tokens, source
+    batch: frozenset[str]  # the symbols of these that count sequences
+    past: frozenset[str]  # the symbols of the length of the past, and of past and new tokens together
     total: frozenset[str]
-    capacity: int
-    source: int
-    is_padded: bool
-    floor: float
+    capacity: int  # slots of the cache; 0 where there is none
+    source: int  # positions of the source; 0 where there is none
+    is_padded: bool  # whether some of these may be padding: tokens may, and sounds with a mask
+    floor: float  # as in `LowerSizes`
     pad: int
     sound: Sound | None = None
 

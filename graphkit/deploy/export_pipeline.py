@@ -53,27 +53,19 @@ ROLES = {
 
 @dataclass(frozen=True, eq=False)
 class Pipeline:
-    """The models that run together.
+    """The models that run together."""
 
-    Attributes:
-        encoder: The model that runs once for a source; None for a decoder-only model with a cache.
-        first: The decoder of the first step; the same as `step` where one model serves, None without a decoder.
-        step: The decoder of later steps, None without a decoder that keeps a cache or a state.
-        merged: Whether the decoder is a merged one, both `first` and `step`.
-        settings: What the export says of tokens.
-        halves: The two models that `first` is composed of, where the logits have a model of their own.
-        parts: Models that a caller runs beside, such as the encoder of pictures and the table of embeddings.
-        is_apart: Whether a caller runs the encoder too, and gives its states to `first`.
-    """
-
-    encoder: Model | None
+    encoder: Model | None  # the model that runs once for a source; None for a decoder-only model with a cache
+    # the decoder of the first step; the same as `step` where one model serves, None without a decoder
     first: Model | None
-    step: Model | None
-    merged: bool
-    settings: TokenSettings
+    step: Model | None  # the decoder of later steps, None without a decoder that keeps a cache or a state
+    merged: bool  # whether the decoder is a merged one, both `first` and `step`
+    settings: TokenSettings  # what the export says of tokens
+    # the two models that `first` is composed of, where the logits have a model of their own
     halves: tuple[Model, ...] = ()
+    # models that a caller runs beside, such as the encoder of pictures and the table of embeddings
     parts: tuple[Model, ...] = ()
-    is_apart: bool = False
+    is_apart: bool = False  # whether a caller runs the encoder too, and gives its states to `first`
 
     @property
     def models(self) -> tuple[Model, ...]:

@@ -46,20 +46,13 @@ def host_part(model: Model, host_inputs: Sequence[HostInput], setting: Setting) 
 
 @dataclass(frozen=True, eq=False)
 class HostPart:
-    """The part of a model that computes values for its host.
-
-    Attributes:
-        model: The part.
-        roles: The role of each input of the whole model, by name.
-        setting: The sizes.
-        session: Runs it; None where feeds alone are asked for.
-        polarities: Which elements of the masks of the whole model hide, by name.
-    """
+    """The part of a model that computes values for its host."""
 
     model: Model
-    roles: Mapping[str, Role]
+    roles: Mapping[str, Role]  # the role of each input of the whole model, by name
     setting: Setting
-    session: IsolatedSession | None = None
+    session: IsolatedSession | None = None  # runs it; None where feeds alone are asked for
+    # which elements of the masks of the whole model hide, by name
     polarities: Mapping[str, Polarity | None] = field(default_factory=dict)
 
     @property
@@ -246,24 +239,16 @@ MASKED = -1e4  # the largest addend of masked scores, in any export
 
 @dataclass(frozen=True, eq=False)
 class HostTable:
-    """The rule by which a host makes an input.
+    """The rule by which a host makes an input."""
 
-    Attributes:
-        input: The input, and the value of the model that it takes the place of.
-        kind: `mask` (0 where it counts, the floor elsewhere), `rows` of a table, or `constant`.
-        by: The number that chooses the row, or how far a mask is open.
-        window: How many tokens count, the new one included, in a mask with a sliding window; 0 for all.
-        array: The rows, or the mask, for each position or length, of one sequence; the constant, of all of them.
-        shape: Of the input, for all sequences.
-        bias: The constant that the model adds to a mask, such as T5's biases of relative positions; None for nothing.
-    """
-
-    input: HostInput
-    kind: Kind
-    by: By
-    window: int
+    input: HostInput  # the input, and the value of the model that it takes the place of
+    kind: Kind  # `mask` (0 where it counts, the floor elsewhere), `rows` of a table, or `constant`
+    by: By  # the number that chooses the row, or how far a mask is open
+    window: int  # how many tokens count, the new one included, in a mask with a sliding window; 0 for all
+    # the rows, or the mask, for each position or length, of one sequence; the constant, of all of them
     array: np.ndarray
-    shape: tuple[int, ...] = ()
+    shape: tuple[int, ...] = ()  # of the input, for all sequences
+    # the constant that the model adds to a mask, such as T5's biases of relative positions; None for nothing
     bias: np.ndarray | None = None
 
     @property

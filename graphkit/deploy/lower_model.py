@@ -117,28 +117,19 @@ def lower_model(name: str, model: Model, sizes: LowerSizes) -> Lowered:
 
 
 class _Lowering:
-    """A model in work, with the facts about the inputs that it got.
+    """A model in work, with the facts about the inputs that it got."""
 
-    Attributes:
-        passes: The names of the passes that have run.
-        stages: What was done to the model so far, each with the model before and after it.
-        staged: The model after the last one.
-        interface: The sources of its inputs, and the uses of its outputs.
-        counted: The inputs of the original that follow from one of the model, by its name.
-        setting: The sizes of its symbols, from `fix_sizes` on.
-    """
-
-    setting: Setting
+    setting: Setting  # the sizes of its symbols, from `fix_sizes` on
 
     def __init__(self, name: str, model: Model, sizes: LowerSizes) -> None:
         self.name, self.original, self.sizes, self.model = name, model, sizes, model
-        self.staged = model
+        self.staged = model  # as the last stage left it
         self.passes, self.changes = set[str](), list[str]()
         self.interface = Interface(model)
         self.tables: dict[str, np.ndarray] = {}
         self.tokens: dict[str, int] = {}
         self.stages: list[Stage] = []
-        self.counted: dict[str, list[str]] = {}
+        self.counted: dict[str, list[str]] = {}  # inputs of the original that follow from one of the model
 
     @property
     def is_decoder(self) -> bool:

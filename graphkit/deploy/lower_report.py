@@ -35,24 +35,15 @@ GUIDE, DATA = "HOST.md", "weights.onnx_data"
 
 @dataclass(frozen=True)
 class LoweredFile:
-    """A lowered model.
+    """A lowered model."""
 
-    Attributes:
-        name: The file.
-        nodes: Its nodes.
-        rank: The highest rank of its tensors.
-        inputs, outputs: How many.
-        blockers: What the target still refuses.
-        changes: What was done, a sentence each.
-    """
-
-    name: str
+    name: str  # the file
     nodes: int
-    rank: int
-    inputs: int
+    rank: int  # the highest rank of its tensors
+    inputs: int  # how many
     outputs: int
-    blockers: Blockers
-    changes: tuple[str, ...]
+    blockers: Blockers  # what the target still refuses
+    changes: tuple[str, ...]  # what was done, a sentence each
 
 
 @dataclass(frozen=True)
@@ -164,32 +155,21 @@ LINES = 20  # of these, in a text
 
 @dataclass(frozen=True)
 class Judgement:
-    """The answer of one judge about one model.
+    """The answer of one judge about one model."""
 
-    Attributes:
-        model: The file.
-        command: As it was given: the name of a judge, or a command with `{model}` in it.
-        status: The exit status; negative for a signal, None where its time was over, or of a judge that has a name.
-        why: Why it does not pass, "" where it passes.
-        output: The last lines that it printed; of a judge that has a name, why nodes stay on the CPU.
-        device_nodes, cpu_nodes: How many run where, None where that is not said.
-        partitions: Of the device.
-        copies: Between the two.
-        bytes: Of what the compiler wrote.
-        cosine, error: How far outputs are from onnxruntime's CPU on random numbers, of a judge with a simulator: the
-            least cosine, and the largest difference, relative to the largest number of the output.
-    """
-
-    model: str
-    command: str
+    model: str  # the file
+    command: str  # as it was given: the name of a judge, or a command with `{model}` in it
+    # the exit status; negative for a signal, None where its time was over, or of a judge that has a name
     status: int | None
-    why: str
-    output: tuple[str, ...]
-    device_nodes: int | None = None
+    why: str  # why it does not pass, "" where it passes
+    output: tuple[str, ...]  # the last lines that it printed; of a judge that has a name, why nodes stay on the CPU
+    device_nodes: int | None = None  # how many run where, None where that is not said
     cpu_nodes: int | None = None
-    partitions: int | None = None
-    copies: int | None = None
-    bytes: int | None = None
+    partitions: int | None = None  # of the device
+    copies: int | None = None  # between the two
+    bytes: int | None = None  # of what the compiler wrote
+    # how far outputs are from onnxruntime's CPU on random numbers, of a judge with a simulator: the least cosine, and
+    # the largest difference, relative to the largest number of the output
     cosine: float | None = None
     error: float | None = None
 

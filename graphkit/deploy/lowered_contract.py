@@ -34,30 +34,18 @@ MASKS = {
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """A model at fixed shapes, and the work of its host.
+    """A model at fixed shapes, and the work of its host."""
 
-    Attributes:
-        method: Its place in the contract.
-        tables: Rows that the host looks up, by the name of the table.
-        states: The tensors that the host keeps between steps.
-        changes: The changes, a sentence each.
-        blockers: The nodes that the target still refuses.
-        tokens: Tokens that the host treats specially, by purpose.
-        passes: The names of the passes that have run.
-        sound: The rule for the valid positions of a source that is a sound with a mask.
-        stages: What was done to the model, each with the model before and after it.
-    """
-
-    method: Method
+    method: Method  # its place in the contract
     model: Model
-    tables: Mapping[str, np.ndarray]
-    states: tuple[State, ...]
-    changes: tuple[str, ...]
-    blockers: Blockers
-    tokens: Mapping[str, int] = field(default_factory=dict)
-    passes: frozenset[str] = frozenset()
-    sound: Sound | None = None
-    stages: tuple[Stage, ...] = ()
+    tables: Mapping[str, np.ndarray]  # rows that the host looks up, by the name of the table
+    states: tuple[State, ...]  # the tensors that the host keeps between steps
+    changes: tuple[str, ...]  # the changes, a sentence each
+    blockers: Blockers  # the nodes that the target still refuses
+    tokens: Mapping[str, int] = field(default_factory=dict)  # tokens that the host treats specially, by purpose
+    passes: frozenset[str] = frozenset()  # the names of the passes that have run
+    sound: Sound | None = None  # the rule for the valid positions of a source that is a sound with a mask
+    stages: tuple[Stage, ...] = ()  # what was done to the model, each with the model before and after it
 
     def with_whole_sound(self) -> Lowered:
         """Return it for sounds that the caller pads, not the host."""

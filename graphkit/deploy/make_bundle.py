@@ -208,19 +208,12 @@ def _draft_bundle(export: BundleExport, options: BundleOptions) -> BundleDraft:
 
 @dataclass(frozen=True, eq=False)
 class BundleExport:
-    """The source of a bundle: the models of an export, or the chains that a `bundle.toml` names.
+    """The source of a bundle: the models of an export, or the chains that a `bundle.toml` names."""
 
-    Attributes:
-        pipeline: The models of the export; None where there are chains.
-        chains: The methods that a `bundle.toml` names, or those of models with recurrent state.
-        initial: The initial values of states.
-        settings: What the export says of tokens.
-    """
-
-    pipeline: Pipeline | None
-    chains: tuple[Chain, ...]
-    settings: TokenSettings
-    initial: Initial = field(default_factory=dict)
+    pipeline: Pipeline | None  # the models of the export; None where there are chains
+    chains: tuple[Chain, ...]  # the methods that a `bundle.toml` names, or those of models with recurrent state
+    settings: TokenSettings  # what the export says of tokens
+    initial: Initial = field(default_factory=dict)  # the initial values of states
 
     @classmethod
     def of(cls, path: Path, *, apart: bool = False) -> BundleExport:

@@ -41,19 +41,12 @@ ROWS = 2  # sequences at a time
 
 @dataclass(frozen=True)
 class PlaceRule:
-    """The rule by which a host finds the place of a row.
+    """The rule by which a host finds the place of a row."""
 
-    Attributes:
-        by: Its name in a contract.
-        token: The token at whose first place it is; None where another rule holds.
-        words: Which row it is.
-        place: Returns the place by the tokens of a source.
-    """
-
-    by: By
-    token: int | None
-    words: str
-    place: Callable[[np.ndarray], int]
+    by: By  # its name in a contract
+    token: int | None  # the token at whose first place it is; None where another rule holds
+    words: str  # which row it is
+    place: Callable[[np.ndarray], int]  # returns the place by the tokens of a source
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,23 +23,14 @@ FolderProof = TypeVar("FolderProof", LoweringProof, BundleProof)
 
 @dataclass(frozen=True, eq=False)
 class DeployFolder:
-    """The files of a folder to write.
+    """The files of a folder to write."""
 
-    Attributes:
-        contract: Its contract, whose record is not made yet.
-        models: The models by their files.
-        contents: The contents of other files, by name, without the contract.
-        weights: Where the weights go.
-        data: The name of their file, where they have one.
-        changes: Options that the user gave to change results.
-    """
-
-    contract: DeployContract
-    models: Mapping[str, Model]
-    contents: Mapping[str, bytes | memoryview]
-    weights: Placement
-    data: str
-    changes: tuple[str, ...] = ()
+    contract: DeployContract  # its contract, whose record is not made yet
+    models: Mapping[str, Model]  # the models by their files
+    contents: Mapping[str, bytes | memoryview]  # the contents of other files, by name, without the contract
+    weights: Placement  # where the weights go
+    data: str  # the name of their file, where they have one
+    changes: tuple[str, ...] = ()  # options that the user gave to change results
 
 
 def write_proven(

@@ -41,27 +41,16 @@ AT_ONCE = 100  # models of a process: Qualcomm's compiler takes longer and longe
 
 
 class Judge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A compiler that can be asked.
+    """A compiler that can be asked."""
 
-    Attributes:
-        name: What commands call it.
-        about: Whose compiler it is, and for what.
-        packages: What pip installs for it; the first one is the compiler.
-        licence: Of that package.
-        megabytes: Of the environment, about.
-        says: What it answers.
-        adapter: The script that asks it, which gets the name.
-        is_alone: Whether pip installs the compiler without what it asks for, which the other packages are.
-    """
-
-    name: str
-    about: str
-    packages: tuple[str, ...]
-    licence: str
-    megabytes: int
-    says: str
-    adapter: str = "ask_provider.py"
-    is_alone: bool = False
+    name: str  # what commands call it
+    about: str  # whose compiler it is, and for what
+    packages: tuple[str, ...]  # what pip installs for it; the first one is the compiler
+    licence: str  # of that package
+    megabytes: int  # of the environment, about
+    says: str  # what it answers
+    adapter: str = "ask_provider.py"  # the script that asks it, which gets the name
+    is_alone: bool = False  # whether pip installs the compiler without what it asks for, which the other packages are
 
     @property
     def folder(self) -> Path:
@@ -90,77 +79,46 @@ JUDGES: Mapping[str, Judge] = convert_toml(
 
 
 class PlacedNode(msgspec.Struct, frozen=True):
-    """A node of a compiled model.
+    """A node of a compiled model."""
 
-    Attributes:
-        name: As the model has it, or as the compiler named what it made.
-        op: Its operator.
-        on: Where it runs.
-        why: The compiler's own words, "" for none.
-    """
-
-    name: str
-    op: str
-    on: Literal["device", "cpu"]
-    why: str = ""
+    name: str  # as the model has it, or as the compiler named what it made
+    op: str  # its operator
+    on: Literal["device", "cpu"]  # where it runs
+    why: str = ""  # the compiler's own words, "" for none
 
 
 class Trial(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a judge with a simulator runs a model on, to say how far its numbers are from onnxruntime's CPU.
+    """What a judge with a simulator runs a model on, to say how far its numbers are from onnxruntime's CPU."""
 
-    Attributes:
-        feeds: A file of numpy with the runs of each input, "" for random numbers.
-        reference: Another model that gives what is wanted, such as the one that was quantised.
-        dtype: In which the judge computes, "" for its own; `rknn` quantises to `int8`, by the feeds.
-    """
-
-    feeds: str = ""
-    reference: str = ""
-    dtype: str = ""
+    feeds: str = ""  # a file of numpy with the runs of each input, "" for random numbers
+    reference: str = ""  # another model that gives what is wanted, such as the one that was quantised
+    dtype: str = ""  # in which the judge computes, "" for its own; `rknn` quantises to `int8`, by the feeds
 
 
 class Deviation(msgspec.Struct, frozen=True):
-    """How far an output is from onnxruntime's CPU, over all runs; None where a number is not finite.
+    """How far an output is from onnxruntime's CPU, over all runs; None where a number is not finite."""
 
-    Attributes:
-        output: Its name.
-        cosine: The least one of a run.
-        error: The largest difference, relative to the largest number of the output.
-    """
-
-    output: str
-    cosine: float | None
-    error: float | None
+    output: str  # its name
+    cosine: float | None  # the least one of a run
+    error: float | None  # the largest difference, relative to the largest number of the output
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The answer of a judge about one model.
+    """The answer of a judge about one model."""
 
-    Attributes:
-        number: Of the model, among those that a process is asked about.
-        error: Why it does not compile, "" where it does.
-        is_answered: Whether the error is about the model, as a crash is; not where a compiler does not start or end.
-        nodes: Where they run.
-        partitions: Of the device; None where each node counts as one.
-        cpu_partitions: Of the CPU.
-        copies: Of tensors between the two; None where the judge does not say.
-        files: What the compiler wrote, with its bytes.
-        seconds: How long it took.
-        numbers: How far its outputs are off, where a trial was asked for and the judge has a simulator.
-        no_numbers: Why the simulator gives none, "" where it does.
-    """
-
-    number: int = -1
-    error: str = ""
+    number: int = -1  # of the model, among those that a process is asked about
+    error: str = ""  # why it does not compile, "" where it does
+    # whether the error is about the model, as a crash is; not where a compiler does not start or end
     is_answered: bool = True
-    nodes: tuple[PlacedNode, ...] = ()
-    partitions: int | None = None
-    cpu_partitions: int = 0
-    copies: int | None = None
-    files: dict[str, int] = {}
-    seconds: float = 0.0
+    nodes: tuple[PlacedNode, ...] = ()  # where they run
+    partitions: int | None = None  # of the device; None where each node counts as one
+    cpu_partitions: int = 0  # of the CPU
+    copies: int | None = None  # of tensors between the two; None where the judge does not say
+    files: dict[str, int] = {}  # what the compiler wrote, with its bytes
+    seconds: float = 0.0  # how long it took
+    # how far its outputs are off, where a trial was asked for and the judge has a simulator
     numbers: tuple[Deviation, ...] = ()
-    no_numbers: str = ""
+    no_numbers: str = ""  # why the simulator gives none, "" where it does
 
     def on(self, place: Literal["device", "cpu"]) -> list[PlacedNode]:
         return [node for node in self.nodes if node.on == place]

@@ -36,20 +36,14 @@ SEEDS = 5  # test models of an operator that are varied
 
 @dataclass(frozen=True, eq=False)
 class Operand:
-    """An operand of a case.
-
-    Attributes:
-        array: Its elements, None where they are not known.
-        is_constant: Whether the model has them.
-        is_read: Whether its elements decide shapes, as those of an axis.
-    """
+    """An operand of a case."""
 
     name: str
     dtype: int
     dims: tuple[int, ...]
-    array: np.ndarray | None = None
-    is_constant: bool = False
-    is_read: bool = False
+    array: np.ndarray | None = None  # its elements, None where they are not known
+    is_constant: bool = False  # whether the model has them
+    is_read: bool = False  # whether its elements decide shapes, as those of an axis
 
     def elements(self) -> np.ndarray:
         dtype = helper.tensor_dtype_to_np_dtype(self.dtype)
@@ -57,53 +51,32 @@ class Operand:
 
 
 class Observation(Struct, frozen=True):
-    """What a target file can say of a case; inputs go by their names in the specification.
+    """What a target file can say of a case; inputs go by their names in the specification."""
 
-    Attributes:
-        op: The operator.
-        since: The version of the operator set in which it last changed.
-        dtypes: Of the inputs, by name, and of the outputs.
-        constant: The inputs that are constant.
-        rank: The highest rank of its tensors.
-        attributes: Those with one number or text, and defaults.
-        is_dynamic: Whether dims are symbols.
-        opset: That of the model.
-        dims: Of the first input and the first output.
-        values: The number that all elements of a constant input are, by its name.
-        readers: The operator of all that read its output, "" where it is alone.
-        producers: The operators that inputs come from, by their names.
-        taken: Whether the device runs it, None where no runtime takes the model.
-        count: How many nodes it stands for.
-    """
-
-    op: str
-    since: int
-    dtypes: dict[str, str]
-    constant: tuple[str, ...]
-    rank: int
-    attributes: dict[str, int | float | str]
-    is_dynamic: bool
-    opset: int = 0
-    dims: tuple[tuple[int, ...], ...] = ()
-    values: dict[str, int | float] = {}
-    readers: str = ""
-    producers: dict[str, str] = {}
-    taken: bool | None = None
-    count: int = 1
+    op: str  # the operator
+    since: int  # the version of the operator set in which it last changed
+    dtypes: dict[str, str]  # of the inputs, by name, and of the outputs
+    constant: tuple[str, ...]  # the inputs that are constant
+    rank: int  # the highest rank of its tensors
+    attributes: dict[str, int | float | str]  # those with one number or text, and defaults
+    is_dynamic: bool  # whether dims are symbols
+    opset: int = 0  # that of the model
+    dims: tuple[tuple[int, ...], ...] = ()  # of the first input and the first output
+    values: dict[str, int | float] = {}  # the number that all elements of a constant input are, by its name
+    readers: str = ""  # the operator of all that read its output, "" where it is alone
+    producers: dict[str, str] = {}  # the operators that inputs come from, by their names
+    taken: bool | None = None  # whether the device runs it, None where no runtime takes the model
+    count: int = 1  # how many nodes it stands for
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A node with its operands.
-
-    Attributes:
-        outputs: Dtype and dims of each, where onnx cannot infer them.
-    """
+    """A node with its operands."""
 
     node: NodeProto
     opset: int
     operands: tuple[Operand | None, ...]
-    outputs: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    outputs: tuple[tuple[int, tuple[int, ...]], ...] = ()  # dtype and dims of each, where onnx cannot infer them
     is_dynamic: bool = False
 
     def schema(self) -> defs.OpSchema | None:

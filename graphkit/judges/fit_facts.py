@@ -54,20 +54,13 @@ class Atom(NamedTuple):
 
 @dataclass(frozen=True)
 class FittedFact:
-    """What is said of an operator.
+    """What is said of an operator."""
 
-    Attributes:
-        verdict: As in a target file.
-        conditions: One of them must hold; none where it is always so.
-        taken, refused: How many models were.
-        wrong: Of these, how many the conditions do not tell right.
-    """
-
-    verdict: str
-    conditions: tuple[Where, ...]
-    taken: int
+    verdict: str  # as in a target file
+    conditions: tuple[Where, ...]  # one of them must hold; none where it is always so
+    taken: int  # how many models were
     refused: int
-    wrong: int
+    wrong: int  # of these, how many the conditions do not tell right
 
 
 def fit_fact(observations: Sequence[Observation]) -> FittedFact | None:
