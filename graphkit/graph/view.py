@@ -8,7 +8,7 @@ function only its own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
@@ -338,6 +338,14 @@ def body_graphs(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
             yield attribute.name, attribute.g
         for number, graph in enumerate(attribute.graphs):
             yield f"{attribute.name}[{number}]", graph
+
+
+def with_bodies(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Yield nodes and those in their bodies."""
+    for node in nodes:
+        yield node
+        for _, body in body_graphs(node):
+            yield from with_bodies(body.node)
 
 
 def as_text(value: str | bytes) -> str:

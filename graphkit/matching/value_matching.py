@@ -116,8 +116,6 @@ def match_graphs(
 
 
 class _Matcher:
-    """Matches the values of two graphs."""
-
     def __init__(self, matching: Matching, a: GraphSide, b: GraphSide, *, changed: bool) -> None:
         self.matching, self.a, self.b, self.changed = matching, a, b, changed
         self.by_name = {value.name: value for value in b.place}

@@ -42,7 +42,6 @@ class PassChange(str):
     text: str
 
     def __new__(cls, text: str, step: str = "") -> PassChange:
-        """Return the sentence."""
         made = super().__new__(cls, f"{step}: {text}" if step else text)
         made.step, made.text = step, text
         return made
@@ -61,7 +60,6 @@ class Declined(str):
     reason: str
 
     def __new__(cls, where: str, reason: str = "") -> Declined:
-        """Return the sentence."""
         made = super().__new__(cls, f"{where}: {reason}" if reason else where)
         made.where, made.reason = where, reason
         return made

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import onnx
 
-from graphkit.graph.view import as_text, body_graphs
+from graphkit.graph.view import as_text, body_graphs, with_bodies
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, copy_proto, keep_members
 from graphkit.suggest import count_things
@@ -44,8 +44,8 @@ def clean_proto(proto: onnx.ModelProto) -> int:
         used = needs.names.intersection([*function.input, *needs.made])
         keep_members(function.value_info, [info.name in used for info in function.value_info])
     while proto.functions:  # those go that nothing calls, or only such as go
-        graphs = [proto.graph.node, *(function.node for function in proto.functions)]
-        called = set().union(*map(_operators_of, graphs))
+        nodes = with_bodies([*proto.graph.node, *(node for function in proto.functions for node in function.node)])
+        called = {("" if node.domain == "ai.onnx" else as_text(node.domain), as_text(node.op_type)) for node in nodes}
         stays = [(function.domain, function.name) in called for function in proto.functions]
         if all(stays):
             break
@@ -124,20 +124,7 @@ def _clean_graph(graph: onnx.GraphProto, needs: _Needs) -> int:
 
 def _clean_nodes(nodes: MutableSequence[onnx.NodeProto], needs: _Needs) -> int:
     removed = sum(_clean_graph(*body) for bodies in needs.bodies.values() for body in bodies)
-    removed += sum(_count_nodes(node) for node, stays in zip(nodes, needs.nodes, strict=True) if not stays)
+    gone = (node for node, stays in zip(nodes, needs.nodes, strict=True) if not stays)
+    removed += sum(1 for _ in with_bodies(gone))
     keep_members(nodes, needs.nodes)
     return removed
-
-
-def _count_nodes(node: onnx.NodeProto) -> int:
-    return 1 + sum(_count_nodes(inner) for _, body in body_graphs(node) for inner in body.node)
-
-
-def _operators_of(nodes: Iterable[onnx.NodeProto]) -> set[tuple[str, str]]:
-    """Return the domain and the operator of each node, those of bodies included."""
-    operators: set[tuple[str, str]] = set()
-    for node in nodes:
-        operators.add(("" if node.domain == "ai.onnx" else as_text(node.domain), as_text(node.op_type)))
-        for _, body in body_graphs(node):
-            operators |= _operators_of(body.node)
-    return operators

@@ -11,7 +11,7 @@ import onnx
 import onnx.helper
 from onnx.helper import get_attribute_value
 
-from graphkit.graph.view import Node, Scope, Value, body_graphs
+from graphkit.graph.view import Node, Scope, Value, body_graphs, with_bodies
 from graphkit.model import Model
 from graphkit.rewrite.base import copy_proto
 from graphkit.rewrite.dead_code import clean_proto
@@ -49,14 +49,6 @@ def add_functions(proto: onnx.ModelProto, functions: Iterable[onnx.FunctionProto
 def key_of(node: onnx.NodeProto) -> Key:
     """Return the key of the function that a node calls."""
     return domain_of(node.domain), node.op_type, node.overload
-
-
-def with_bodies(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Yield nodes and those in their bodies."""
-    for node in nodes:
-        yield node
-        for _, body in body_graphs(node):
-            yield from with_bodies(body.node)
 
 
 def all_nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:

@@ -18,7 +18,6 @@ from graphkit.progress import check_time
 from graphkit.rewrite.base import Declined, Outcome, Pass, PassChange, Premise
 from graphkit.rewrite.dead_code import without_outputs
 from graphkit.rewrite.editor import Editor
-from graphkit.shapes import Shapes
 from graphkit.shapes.graph_inputs import AS_DECLARED, DimSpec, SymbolRanges
 from graphkit.suggest import count_things
 
@@ -75,13 +74,6 @@ class NodeRewrite(Rewrite):
         """
 
 
-def _decline_impossible_bodies(shapes: Shapes) -> list[Declined]:
-    """Say which bodies are left alone because they cannot run."""
-    why = "is left unchanged, because it cannot run at these dims: "
-    bodies = shapes.impossible.items()
-    return [Declined(body.path, f"{why}{finding.message} ('{finding.node}')") for body, finding in bodies]
-
-
 def describe_counts(counts: Counts) -> tuple[PassChange, ...]:
     """Return the counted rewrites, a sentence each."""
     return tuple(PassChange(count_things(count, text), name) for (name, text), count in counts.items())
@@ -120,7 +112,10 @@ def run_to_fixpoint(
             before = Counter(editor.changes)
             rewrite.edit(editor)
             counts.update({(rewrite.name(), text): n for text, n in (editor.changes - before).items()})
-        declined = [*_decline_impossible_bodies(editor.shapes), *editor.declined]
+        why = "is left unchanged, because it cannot run at these dims: "
+        bodies = editor.shapes.impossible.items()
+        declined = [Declined(body.path, f"{why}{finding.message} ('{finding.node}')") for body, finding in bodies]
+        declined += editor.declined
         if not editor.is_changed:
             break
         model = editor.result(clean=True)

@@ -186,7 +186,6 @@ class _Parts(Builder):
         return new[-2] + (old[2] if old is not None else 0) if new is not None else None
 
     def compute(self) -> None:
-        """Put the nodes in the place of the attention."""
         sizes = self.sizes
         heads, widths = (sizes.heads, sizes.groups, sizes.groups), (sizes.size, sizes.size, sizes.value_size)
         self.qkv: Sequence[NodeInput] = self.node.inputs[:3]

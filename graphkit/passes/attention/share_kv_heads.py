@@ -258,7 +258,6 @@ class ShareKvHeads(NodeRewrite):
 
 
 def _multiply_rows(editor: Editor, product: Product, heads: NodeInput, repeat: Repeat) -> None:
-    """Put a MatMul of rows in the place of one of heads."""
     left, out = product.node.operand(0), product.node.result()
     rows, made = editor.unique_name(f"{left.name}_rows"), editor.unique_name(f"{out.name}_rows")
     sizes: list[NewNode] = []

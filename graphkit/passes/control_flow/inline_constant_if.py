@@ -107,7 +107,6 @@ class _Inliner:
             self._assign_names(body)
 
     def name(self, value: Value | None) -> str:
-        """Return the final name of a value, "" for none."""
         return "" if value is None else self.final.get(value, value.name)
 
     def emit(self, scope: Scope, target: Holder, taken: set[str] | None = None) -> list[onnx.NodeProto]:
@@ -179,7 +178,6 @@ class _Inliner:
 
 
 def _unique_name(name: str, used: set[str]) -> str:
-    """Return a name that is not in use, and note it."""
     stem, number = re.sub(r"__\d+$", "", name), 1
     while name in used:
         name, number = f"{stem}__{number}", number + 1
@@ -239,7 +237,6 @@ class InlineConstantIf(Pass):
 
 
 def _known_condition(model: Model, node: Node, shapes: Callable[[], Shapes]) -> bool | None:
-    """Return the value of an If's condition, None where it is not known."""
     value = node.input(0)
     if value is None or (value.kind == "input" and value.tensor is None):
         return None

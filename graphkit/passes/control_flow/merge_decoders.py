@@ -118,7 +118,6 @@ def merge_decoders(first: ModelLike, with_past: ModelLike) -> Merge:
 
 
 def _find_misfits(first: Model, later: Model) -> Iterator[str]:
-    """Yield why two models cannot be merged, a sentence each."""
     order = "give the decoder of the first step, then that of later steps"
     for model in (first, later):
         if CONDITION in model.graph.values:

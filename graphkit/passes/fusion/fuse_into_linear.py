@@ -221,8 +221,6 @@ class MergeSiblingMatmuls(Rewrite):
 
 @dataclass(frozen=True, eq=False)
 class _Sibling:
-    """One of several operators that read the same tensor."""
-
     linear: Linear
     weight: Value
     out: Value  # the result, with the bias
@@ -278,7 +276,6 @@ def _by_weights(groups: Sequence[Sequence[_Sibling]]) -> Iterator[list[list[_Sib
 
 
 def _merge_siblings(editor: Editor, siblings: Sequence[_Sibling], weight: str) -> None:
-    """Put one operator, and a Split, in the place of the first of several."""
     first = min((sibling.linear.node for sibling in siblings), key=lambda node: node.index)
     linear, label, outputs = siblings[0].linear, siblings[0].out.name, [sibling.out.name for sibling in siblings]
     sizes, bias = [sibling.linear.result.count for sibling in siblings], list[str]()

@@ -85,8 +85,6 @@ class FuseLayerNorm(NodeRewrite):
 
 @dataclass
 class _Norm:
-    """A layer normalization."""
-
     nodes: list[Node]  # all its nodes; the last one gives the result
     data: Value  # the tensor that is normalized
     axes: Dims  # the dims that are normalized, the last ones of the data
@@ -101,7 +99,6 @@ class _Norm:
 
 
 def _match_norm(editor: Editor, root: Node) -> _Norm:
-    """Return the layer normalization that a Sqrt is the deviation of."""
     shapes, deviation = editor.shapes, root.result()
     match = DEVIATION.match(editor, deviation)
     if match is None or shapes[match[SQUARE]].dims != shapes[match[CENTRED]].dims:
@@ -128,7 +125,6 @@ def _match_norm(editor: Editor, root: Node) -> _Norm:
 
 
 def _match_quotient(editor: Editor, deviation: Value, match: Match) -> Match:
-    """Return the match with the nodes that divide by the deviation."""
     reader = editor.only_reader(deviation)
     product = editor.only_reader(reader.result()) if reader is not None else None
     for node in (reader, product):

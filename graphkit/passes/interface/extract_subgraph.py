@@ -143,7 +143,6 @@ def _check_variable(value: Value, label: str) -> None:
 
 
 def _check_cut(value: Value, ends: Iterable[Value], shapes: Shapes, label: str) -> None:
-    """Check that a value can be an input."""
     if value in ends:
         raise UsageError(f"{label}: '{value.name}' is both where the subgraph begins and where it ends - leave out one")
     info = value.scope.infos.get(value.name)

@@ -240,7 +240,6 @@ def _size_in_outputs(model: Model, name: str) -> Expr | None:
 
 
 def _declared_symbols(model: Model) -> set[str]:
-    """Return the symbols in all declarations of the main graph and its bodies."""
     names, symbols = declared_inputs(model).groups, set[str]()
     for graph, _ in graphs_with_scopes(model.proto.graph, model.graph):
         for dim in declared_dims_in((*graph.input, *graph.output, *graph.value_info)):

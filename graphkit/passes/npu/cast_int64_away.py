@@ -135,7 +135,6 @@ def _int64_inputs(editor: Editor, node: Node) -> list[int]:
 
 
 def _check_node(editor: Editor, node: Node, read: list[int], convertible: Mapping[Node, list[int]]) -> None:
-    """Check that a node does not need int64, given those that do not either."""
     out, gives = node.result(), editor.shapes[node.result()].dtype == INT64
     if node.scope.opset() < KERNELS_OF_INT32.get(node.op_type, 1):
         raise MatchFailure("its opset has no such operator for int32")

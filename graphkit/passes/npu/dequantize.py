@@ -296,7 +296,6 @@ def _block_product(editor: Editor, weights: FloatWeights, node: Node) -> None:
 
 
 def _emit_product(editor: Editor, node: Node, data: Value, weight: str, bias: Value | None) -> None:
-    """Put a MatMul in the place of a node, and an Add where there is a bias."""
     out = node.outputs[0]
     if out is None:
         raise MatchFailure("nothing reads it")

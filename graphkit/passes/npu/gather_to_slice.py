@@ -207,8 +207,6 @@ def _replace_by_split(
 
 
 class _Plan(Builder):
-    """The nodes that take the place of one Gather."""
-
     def __init__(self, editor: Editor, node: Node, pattern: GatherPattern) -> None:
         super().__init__(editor, node)
         self.pattern = pattern

@@ -317,7 +317,6 @@ class ReduceRank(Rewrite):
 
 
 def _place_axes(node: Node, layout: Layout, axes: Axes) -> tuple[dict[str, Any], Mapping[int, Sequence[int]]]:
-    """Return the attributes and the integer inputs of a node over the axes that are left."""
     attributes, rank = attributes_of(node), len(layout.kinds)
     if "keepdims" in attributes or ALIKE in layout.kinds:
         attributes["keepdims"] = 1

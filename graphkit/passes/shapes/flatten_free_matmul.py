@@ -60,7 +60,6 @@ class Lift:
 
 
 def _is_liftable(node: Node) -> bool:
-    """Whether there is a rule for a node's operator."""
     return not node.domain and node.op_type in LIFTABLE
 
 

@@ -65,7 +65,6 @@ class CanonicalizeExpand(NodeRewrite):
 
 
 def _repeats_ones(before: Dims, after: Dims) -> bool:
-    """Whether every dim stays or grows from 1."""
     return len(before) == len(after) and all(dim in (1, grown) for dim, grown in zip(before, after, strict=True))
 
 

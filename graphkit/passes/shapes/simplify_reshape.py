@@ -277,7 +277,6 @@ class _Region:
     read: list[Value] = field(default_factory=list)  # the results that something else reads
 
     def __post_init__(self) -> None:
-        """Find all that follows the first node."""
         pending = [value for value in self.first.results if self._is_entry(value)]
         known = set(pending)
         while pending:
@@ -340,7 +339,6 @@ class _Region:
 
     @property
     def saved_nodes(self) -> int:
-        """How many nodes fewer there will be."""
         gone = [value for value in self.entries if value not in self.read]
         back = [value for value in self.read if value not in self.entries]
         if not self.nodes or (back and reshape_spec(self.before, self.after) is None):
@@ -348,7 +346,6 @@ class _Region:
         return len(gone) + len(self.exits) - len(back)
 
     def write(self) -> None:
-        """Let the nodes work on the dims before."""
         names: dict[Value, Value | str] = dict(self.entries)
         for node in self.nodes:
             (out,) = node.results

@@ -327,7 +327,6 @@ class _Region:
                     self.readers[reader] = spec
 
     def write(self) -> None:
-        """Write the nodes without the axis."""
         axis = self.editor.integers([AXIS], "token_axis")
         names: dict[Value, str] = {}
         for node, plan in self.plans.items():

@@ -388,7 +388,6 @@ class _Caches:
                 self._decline(value, f"it is {self.shapes[value]}, which is no mask and no positions for each token")
 
     def _axis(self, entry: CacheEntry) -> int | None:
-        """Return the axis along which a cache without a past grows."""
         return entry.axis if entry.axis is not None else self.options.axis
 
     def _is_own(self, mask: Value, tokens: Sequence[Expr]) -> bool:
@@ -407,7 +406,6 @@ class _Caches:
         return dims
 
     def _store(self, growth: Growth, ring: Ring | None) -> None:
-        """Write new tokens into slots, and let attention read those in use."""
         past, joined, new, window = growth.past, growth.concat_out, growth.new, ring.window if ring is not None else 0
         dims = self.shapes[past].dims or ()
         assert joined is not None
