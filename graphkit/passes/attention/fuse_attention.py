@@ -21,7 +21,7 @@ from graphkit.graph.operator_traits import REARRANGING, SAME_ORDER, has_attribut
 from graphkit.graph.traversal import chain_end
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.ops.tensor import Dims
-from graphkit.passes.fusion.linear_operators import Linear, affine_of, linear_of
+from graphkit.passes.fusion.fold_into_weights import Linear, affine_of, linear_of
 from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite
 from graphkit.rewrite.edits import functions_of
 from graphkit.rewrite.reshape_spec import reshape_spec

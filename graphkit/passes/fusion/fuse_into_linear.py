@@ -13,7 +13,7 @@ import numpy as np
 from graphkit.dtypes import FLOATS
 from graphkit.errors import ModelError
 from graphkit.graph.view import Node, Value
-from graphkit.passes.fusion.linear_operators import Linear, affine_of, linear_of
+from graphkit.passes.fusion.fold_into_weights import Linear, affine_of, linear_of
 from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeRewrite, Rewrite, attributes_of
 from graphkit.rewrite.pattern import Op, Pattern, nodes_of
 from graphkit.rewrite.weight_arithmetic import join_weights, read_elements, round_numbers
