@@ -31,9 +31,7 @@ class Repeat:
     @property
     def heads(self) -> int:
         """How many heads there are."""
-        number = self.dims[HEADS].constant
-        assert number is not None
-        return number
+        return int(self.dims[HEADS])
 
 
 def repeat_of(editor: Editor, node: Node) -> Repeat | None:

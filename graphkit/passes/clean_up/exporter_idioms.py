@@ -162,13 +162,10 @@ def is_rounded_behind(value: Value) -> bool:
     """Whether the only reader of a value, besides an Identity, moves it on its way to a QuantizeLinear."""
     if value.producer is None or value.producer.is_op("DequantizeLinear"):
         return False
-    node = _only_data_reader(value)
-    if node is None or not node.is_op(*MOVING):
-        return False
-    while node is not None and node.is_op(*MOVING):
-        out = node.outputs[0]
-        node = None if out is None else _only_data_reader(out)
-    return node is not None and node.is_op("QuantizeLinear")
+    first = node = _only_data_reader(value)
+    while node is not None and node.is_op(*MOVING) and (out := node.outputs[0]) is not None:
+        node = _only_data_reader(out)
+    return node is not None and node is not first and node.is_op("QuantizeLinear")
 
 
 def _only_data_reader(value: Value) -> Node | None:

@@ -165,12 +165,11 @@ def _merge_duplicates(editor: Editor, scope: Scope, known: ChainMap[Key, Value |
         twin = known.setdefault(key, node)
         if not isinstance(twin, Node) or twin is node or editor.is_fused(node):
             continue
-        pairs = [(out, same) for out, same in zip(node.outputs, twin.outputs, strict=False) if out is not None]
+        pairs = list(zip(node.results, twin.results, strict=True))  # whether outputs are left out is in the key
         if any(editor.is_output(out) or out in editor.aliases for out, _ in pairs):
             continue
-        if all(same is not None and editor.can_replace_all_uses(out, same) for out, same in pairs):
+        if all(editor.can_replace_all_uses(out, same) for out, same in pairs):
             for out, same in pairs:
-                assert same is not None  # whether outputs are left out is in the key
                 editor.replace_all_uses(out, same)
             editor.note("duplicate node(s) merged")
 

@@ -165,8 +165,7 @@ class StaticKvCache(Pass):
     max_cache_len: int
 
     def run(self, model: Model) -> Matched[Growth]:
-        shapes = infer(model)
-        declined: list[Declined] = []
+        shapes, declined = infer(model), list[Declined]()
         caches = find_growths(model, shapes, declined)
         if declined or not caches:
             return Matched(model, declined=tuple(declined))
@@ -190,7 +189,6 @@ class StaticKvCache(Pass):
                 source_name, at = growth.given, growth.axis
                 dims = (*dims[:at], dims[at] - _cache_length(growth, shapes), *dims[at + 1 :])
             outputs.append((source_name, NewInput(name, shapes[source].dtype, dims)))
-        numbers = tuple((symbol, self.max_cache_len) for symbol in sorted(symbols))
         proto, taken = copy_proto(model), names_in(model.scopes)
         for growth in (each for each in caches if each.new is None):  # what is new is behind the slots of the present
             bounds = {"from": self.max_cache_len, "to": np.iinfo(np.int64).max, "along": growth.axis}
@@ -198,15 +196,14 @@ class StaticKvCache(Pass):
             for name, number in zip(names, bounds.values(), strict=True):
                 proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([number]), name))
             proto.graph.node.append(helper.make_node("Slice", [growth.present.name, *names], [growth.given]))
-        frozen_model = FreezeDims(numbers).run(with_outputs(model.with_proto(proto), outputs)).model
+        freeze = FreezeDims(tuple((symbol, self.max_cache_len) for symbol in sorted(symbols)))
+        made = freeze.run(with_outputs(model.with_proto(proto), outputs)).model
         change = count_things(len(caches), f"cache(s) fixed at {self.max_cache_len:,} slots")
-        return Matched(frozen_model, (change,), matches=caches)
+        return Matched(made, (change,), matches=caches)
 
 
 def _cache_length(growth: Growth, shapes: Shapes) -> Expr:
-    dims = shapes[growth.past].dims
-    assert dims is not None
-    return dims[growth.axis]
+    return (shapes[growth.past].dims or ())[growth.axis]
 
 
 @dataclass(frozen=True, slots=True)

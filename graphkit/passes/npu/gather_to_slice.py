@@ -33,9 +33,7 @@ class GatherPattern:
 
     def size(self, axis: int) -> int:
         """Return the dim of an axis that it takes positions of."""
-        size = self.dims[axis].constant
-        assert size is not None
-        return size
+        return int(self.dims[axis])
 
 
 def gather_pattern_of(editor: Editor, node: Node) -> GatherPattern:

@@ -152,8 +152,7 @@ class ExtractEmbedding(Pass):
                 continue
             if any(consumer.scope is not out.scope for consumer, _ in out.consumers):
                 continue
-            role, dims = model.roles.of(ids), shapes[out].dims
-            assert dims is not None
+            role, dims = model.roles.of(ids), shapes[out].dims or ()
             base = NAMES.get(role) or re.sub(r"[^A-Za-z0-9_]+", "_", f"{ids.name[:64]}_embeds")  # names a file too
             name = names.setdefault((table, ids), free_name(base, {*names.values(), *names_in(model.scopes)}))
             embeddings.append(Embedding(node, table, ids, role, name))

@@ -107,8 +107,8 @@ def _attributes_to_floats(**indices: int) -> Adapter:
     def adapt(draft: Draft) -> None:
         for name, index in indices.items():
             if (number := draft.take_attribute(name)) is not None:
-                text = f"{draft.op_type.lower()}_{name}"
-                draft.give(index, draft.editor.constant(np.array(number, np.float32), text))
+                array = np.array(number, np.float32)
+                draft.give(index, draft.editor.constant(array, f"{draft.op_type.lower()}_{name}"))
 
     return adapt
 

@@ -114,9 +114,7 @@ class DropBroadcasts(Rewrite):
                 continue
             new: NodeInput = source
             if is_fill:
-                tensor = node.attr("value", ZERO)
-                assert tensor is not None  # the model is sound
-                fill = editor.model.array(tensor).reshape(-1)[:1]
+                fill = editor.model.array(node.attr("value", ZERO) or ZERO).reshape(-1)[:1]
                 new = editor.constant(fill.reshape((1,) * len(dims)), f"{out.name}_value")
             for reader, index in out.consumers:
                 editor.set_inputs(reader, {index: new})

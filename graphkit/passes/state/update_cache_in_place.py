@@ -11,7 +11,6 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.errors import UsageError
-from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.names import free_name, names_in
 from graphkit.graph.roles import declared_rank
 from graphkit.graph.view import Value, unwrap_value
@@ -313,7 +312,10 @@ class _Caches:
     def run(self) -> Outcome:
         roles = self.roles
         cache = [each for each in roles.cache if not roles.is_cross(each)]
-        new = [] if self.growths else [each for each in cache if each.past is None and each.present is not None]
+        fresh = (
+            each for each in cache if each.past is None and not self.growths
+        )  # which a decoder without a past fills
+        new = [(e.present, self.options.axis if e.axis is None else e.axis) for e in fresh if e.present is not None]
         tokens = roles.first("tokens") or roles.first("embeddings")
         dims = self.shapes[tokens].dims
         if tokens is None or dims is None or len(dims) < 2:
@@ -323,11 +325,10 @@ class _Caches:
         self.is_start = bool(self.options.start or new)
         self.slots = Slots(self.editor, tokens, self.options.update, is_start=self.is_start)
         rings = rings_of(self.editor, self.growths, self.options.slots) if self.options.rings else {}
-        self.masks = [value for value in self.roles.all("mask") if self._is_own(value, dims)]
-        planes = [value for value in self.roles.all("mask") if declared_rank(value) == 4]
-        self.positions = [v for v in self.roles.all("positions") if self.growths or self._is_own(v, dims)]
-        if self.is_start and planes:  # who makes a mask for each pair of tokens says where they stand, too
-            self.positions = []
+        self.masks = [value for value in roles.all("mask") if self._is_own(value, dims)]
+        self.positions = [value for value in roles.all("positions") if self.growths or self._is_own(value, dims)]
+        if self.is_start and any(declared_rank(value) == 4 for value in roles.all("mask")):
+            self.positions = []  # who makes a mask for each pair of tokens says where they stand, too
         self._check(new)
         if self.declined:
             return Outcome(self.model, declined=tuple(self.declined))
@@ -340,14 +341,11 @@ class _Caches:
         for growth in self.growths:
             self.slots.replace_shapes(growth.past, growth.axis, self.slots.past)
             self._store(growth, rings.get(growth))
-        for entry in new:  # a decoder without a past fills the first slots
-            present, axis = entry.present, self._axis(entry)
-            assert present is not None
-            assert axis is not None
+        for present, axis in new:  # the first slots
             slots, present_dims = f"{present.name}_slots", self.shapes[present].dims or ()
-            after = self._declare(slots, present, present_dims, axis)
+            after = self._declare(slots, present, present_dims, axis or 0)
             self.dropped.add(present.name)
-            self.last += self.slots.write(slots, present.name, present_dims, axis, after)
+            self.last += self.slots.write(slots, present.name, present_dims, axis or 0, after)
         self._select_masks(rings)
         for entry in roles.cache:
             if roles.is_cross(entry) and entry.past is not None and entry.present is not None:
@@ -365,7 +363,7 @@ class _Caches:
             changes.append(count_things(count, f"cache(s) in rings of {window:,} slots"))
         return Outcome(drop_dead_inputs(remove_dead_code(model).model), tuple(changes))
 
-    def _check(self, new: Sequence[CacheEntry]) -> None:
+    def _check(self, new: Sequence[tuple[Value, int | None]]) -> None:
         """Decline entries that have no slots, or are not known."""
         for growth in self.growths:
             past, present = growth.past, growth.present
@@ -375,10 +373,9 @@ class _Caches:
                 self._decline(past, f"it is {self.shapes[past]}, and slots need dims that are numbers, or the batch")
             elif unwrap_value(present, ("Identity",)) is not growth.concat_out:
                 self._decline(present, "it is not past and new as they are joined")
-        for entry in new:
-            assert entry.present is not None
-            if (axis := self._axis(entry)) is None or self._dims(entry.present, axis) is None:
-                self._decline(entry.present, f"it is {self.shapes[entry.present]}, and its slots are not known")
+        for present, axis in new:
+            if axis is None or self._dims(present, axis) is None:
+                self._decline(present, f"it is {self.shapes[present]}, and its slots are not known")
         for value in self.masks[1:]:
             self._decline(value, f"it is another mask for each token, beside '{self.masks[0].name}'")
         others = [value for value in self.roles.all("mask") if self.growths and value not in self.masks]
@@ -386,9 +383,6 @@ class _Caches:
             dims = self.shapes[value].dims
             if dims is None or len(dims) != 2 or self.slots.dim(dims[0]) is None:
                 self._decline(value, f"it is {self.shapes[value]}, which is no mask and no positions for each token")
-
-    def _axis(self, entry: CacheEntry) -> int | None:
-        return entry.axis if entry.axis is not None else self.options.axis
 
     def _is_own(self, mask: Value, tokens: Sequence[Expr]) -> bool:
         """Whether a mask, or positions, are for the tokens of the decoder: an encoder in the same model has others."""
