@@ -8,8 +8,8 @@ from typing import ClassVar
 from graphkit.graph.operator_traits import RESHAPING, UNARY, broadcasts_inputs
 from graphkit.graph.view import Node, Value
 from graphkit.ops.tensor import Dims
+from graphkit.passes.shapes.simplify_reshape import reshape_spec
 from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, attributes_of
-from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import const
 
 HEADS = 1  # the axis of heads in [batch, heads, ...]

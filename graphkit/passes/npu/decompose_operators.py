@@ -16,11 +16,11 @@ from graphkit.dtypes import FLOATS
 from graphkit.graph.operator_traits import NORMALIZATIONS, SKIP_NORMALIZATIONS
 from graphkit.graph.view import Node, Value
 from graphkit.ops.tensor import Dims
+from graphkit.passes.shapes.simplify_reshape import reshape_spec
 from graphkit.passes.shapes.simplify_slice import constant_bounds
 from graphkit.rewrite import ROUNDING, Builder, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, Rewrite
 from graphkit.rewrite.edits import attributes_of
 from graphkit.rewrite.pattern import Number, Op, Pattern
-from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import Expr, const
 
 

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from graphkit.graph.names import runs_of
 from graphkit.graph.view import Node, Value
 from graphkit.ops.tensor import Dims, element_numbers
+from graphkit.passes.shapes.simplify_reshape import reshape_spec
 from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite
-from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import Expr, const
 
 MAX_INDICES = 1 << 16

@@ -18,8 +18,8 @@ from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.ops.axes import ALIKE, FREE, OWN, Layout, find_layout
 from graphkit.ops.rule_context import UnknownError
+from graphkit.passes.shapes.simplify_reshape import reshape_spec
 from graphkit.rewrite import Declined, Editor, MatchFailure, NewNode, NodeInput, Outcome, Pass, Rewrite, attributes_of
-from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import const
 
 MAX_AXES = 6  # more would be too many orders to search

@@ -22,9 +22,9 @@ from graphkit.graph.view import Node, Value
 from graphkit.ops.axes import FACTORS, FREE, RULES, find_layout
 from graphkit.ops.rule_context import NodeFacts, UnknownError
 from graphkit.ops.tensor import Dims, element_numbers
+from graphkit.passes.shapes.simplify_reshape import merged_dims, reshape_spec
 from graphkit.rewrite import Editor, NewNode, NodeInput, Rewrite, attributes_of
 from graphkit.rewrite.fusions_to_keep import spoils_product
-from graphkit.rewrite.reshape_spec import merged_dims, reshape_spec
 from graphkit.shapes import lower
 
 Spec = tuple[int, ...]

@@ -10,8 +10,8 @@ from typing import ClassVar
 from graphkit.graph.operator_traits import RESHAPING
 from graphkit.graph.view import Node
 from graphkit.ops.tensor import Dims
+from graphkit.passes.shapes.simplify_reshape import reshape_spec
 from graphkit.rewrite import Editor, NewNode, NodeRewrite
-from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import Expr, const, lower, symbol
 
 RESHAPE_SINCE = 5

@@ -8,7 +8,7 @@ that may be negative takes a Mod as well.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -18,9 +18,9 @@ from graphkit.dtypes import INT32_MAX, INT64_MAX, INTEGERS
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Node, Value
 from graphkit.passes.shapes.simplify_expand import expand_spec
+from graphkit.passes.shapes.simplify_reshape import open_spec
 from graphkit.passes.shapes.simplify_slice import slice_bounds
 from graphkit.rewrite import Editor, NewNode, NodeInput, Rewrite
-from graphkit.rewrite.reshape_spec import open_spec
 from graphkit.shapes import Expr, is_known, lower
 from graphkit.symbolic.expr import Atom, Call, Symbol
 
@@ -151,17 +151,8 @@ def _elements_text(elements: Sequence[Expr]) -> str:
 
 
 Elements = tuple[Expr, ...]
-
-
-@dataclass(frozen=True)
-class DynamicInput:
-    """An input of a node whose elements have to be computed at run time."""
-
-    node: Node
-    index: int
-    elements: Elements
-    rank: int
-    dtype: int
+Place = tuple[Node, int]  # an input of a node
+Need = tuple[Elements, int, int]  # the elements, the rank and the dtype of a tensor to compute
 
 
 @dataclass(frozen=True)
@@ -203,15 +194,15 @@ class RematerializeShapes(Rewrite):
         known = (node for node in plain if all(_known_elements(editor, value) is not None for value in node.results))
         nodes = {node for node in known if node.results}
         emitter = DimsEmitter(editor)
-        met = {(need.node, need.index): need for need in _find_needs(editor, nodes) if emitter.can_emit(need.elements)}
+        met = {place: need for place, need in _find_needs(editor, nodes) if emitter.can_emit(need[0])}
         dying = len(nodes - _still_needed(editor, nodes, met))
-        plan = [(need, emitter.tensor(need.elements, need.rank, need.dtype)) for need in met.values()]
+        plan = {place: emitter.tensor(*need) for place, need in met.items()}
         if not met or len(emitter.nodes) >= dying:
             return
-        for node in emitter.nodes:
-            editor.insert_first(editor.model.graph, node)
-        for need, name in plan:
-            editor.set_inputs(need.node, {need.index: name})
+        for made in emitter.nodes:
+            editor.insert_first(editor.model.graph, made)
+        for (node, index), name in plan.items():
+            editor.set_inputs(node, {index: name})
         editor.note("node(s) for computing shapes removed", dying)
         editor.note("node(s) added to compute shapes from the graph inputs", len(emitter.nodes))
 
@@ -224,7 +215,7 @@ def _known_elements(editor: Editor, value: Value) -> Elements | None:
     return known if len(known) == len(elements) else None
 
 
-def _find_needs(editor: Editor, nodes: set[Node]) -> Iterator[DynamicInput]:
+def _find_needs(editor: Editor, nodes: set[Node]) -> Iterator[tuple[Place, Need]]:
     """Yield the inputs at which other nodes read a shape."""
     for scope in editor.scopes:
         for node in scope.nodes:
@@ -238,7 +229,7 @@ def _find_needs(editor: Editor, nodes: set[Node]) -> Iterator[DynamicInput]:
                     elements = _known_elements(editor, value)
                 if elements is not None and inferred.rank in (0, 1):
                     plain = _simplest_elements(editor, node, index, value, elements)
-                    yield DynamicInput(node, index, plain, inferred.rank, inferred.dtype)
+                    yield (node, index), (plain, inferred.rank, inferred.dtype)
 
 
 def _simplest_elements(editor: Editor, node: Node, index: int, value: Value, elements: Elements) -> Elements:
@@ -260,7 +251,7 @@ def _simplest_elements(editor: Editor, node: Node, index: int, value: Value, ele
     return elements if plain is None else tuple(Expr.of(element) for element in plain)
 
 
-def _still_needed(editor: Editor, nodes: set[Node], met: dict[tuple[Node, int], DynamicInput]) -> set[Node]:
+def _still_needed(editor: Editor, nodes: set[Node], met: Container[Place]) -> set[Node]:
     """Return the shape nodes that are needed by inputs other than those recomputed."""
     needed: set[Node] = set()
     for scope in editor.scopes:

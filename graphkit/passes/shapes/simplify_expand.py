@@ -14,8 +14,8 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from graphkit.graph.operator_traits import broadcasts_inputs
 from graphkit.graph.view import ZERO, Node
 from graphkit.ops.tensor import Dims
+from graphkit.passes.shapes.simplify_reshape import MAX_SIZE
 from graphkit.rewrite import Builder, Editor, MatchFailure, NodeInput, NodeRewrite, Rewrite
-from graphkit.rewrite.reshape_spec import MAX_SIZE
 from graphkit.shapes import Expr, const
 
 EXPAND_SINCE = 8

@@ -15,8 +15,8 @@ from graphkit.graph.view import Node, Value
 from graphkit.ops.elementwise_and_reduction import NO_WHERE
 from graphkit.ops.tensor import Dims
 from graphkit.ops.value_ranges import Affine, ValueRangeAnalysis
+from graphkit.passes.shapes.simplify_reshape import reshape_spec
 from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, Rewrite
-from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import Expr, Shapes, const, lower, upper
 from graphkit.symbolic.expr import Call
 

@@ -26,10 +26,10 @@ from graphkit.model import Model
 from graphkit.ops.axes import FREE, Layout, find_layout
 from graphkit.ops.rule_context import UnknownError
 from graphkit.ops.tensor import Dims
+from graphkit.passes.shapes.simplify_reshape import reshape_spec
 from graphkit.rewrite import ROUNDING, Declined, Editor, MatchFailure, NewNode, NodeInput, Outcome, Pass, Rewrite
 from graphkit.rewrite.edits import attributes_of
 from graphkit.rewrite.new_interface import NewInput, with_interface
-from graphkit.rewrite.reshape_spec import reshape_spec
 from graphkit.shapes import const, symbol
 
 KEPT = "logits_kept"  # the input; the dim of the logits is called so too

@@ -3,8 +3,7 @@ from __future__ import annotations
 import pytest
 from rewriting import check, constants, lines, model_of, reasons
 
-from graphkit.passes.shapes.simplify_reshape import CanonicalizeReshape
-from graphkit.rewrite.reshape_spec import open_spec, reshape_spec
+from graphkit.passes.shapes.simplify_reshape import CanonicalizeReshape, open_spec, reshape_spec
 from graphkit.shapes import Expr, parse
 
 PASS = CanonicalizeReshape()
