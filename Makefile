@@ -6,6 +6,7 @@
 # make npu-gate              install the judge vela (Python 3.11, 2.6 GB), ask it and others whether lowered models run on an NPU
 # make reports               write the example reports in reports/ anew
 # make docs                  build the site of docs/ into docs/_build, every warning an error
+# make environment           install at once what tests, browser tests and docs need
 # make release-check         build sdist and wheel, and try each in an empty environment
 
 PYTHON ?= python3
@@ -15,19 +16,18 @@ NPU_PYTHON ?= python3.11
 BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: report test test-slow browser-test check format lint types reports docs release-check npu-gate clean
+.PHONY: report test test-slow browser-test check format lint types reports docs release-check npu-gate environment clean
 
 report: $(VENV)/.runtime
 	$(BIN)/graphkit report $(MODEL)
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n logical --dist worksteal
+	$(BIN)/python -m pytest -n logical --dist worksteal --ignore tests/browser
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -n logical --dist worksteal -m slow $(if $(PART),--part $(PART))
 
-browser-test: $(VENV)/.dev
-	$(BIN)/python -m pip install --quiet --no-compile --editable '.[dev,browser]'
+browser-test: $(VENV)/.browser
 	$(BIN)/python -m pytest -n logical --dist loadfile tests/browser
 
 check: format lint types test test-slow
@@ -46,8 +46,7 @@ types: $(VENV)/.dev
 reports: $(VENV)/.dev
 	$(BIN)/python reports/regenerate.py
 
-docs: $(VENV)/.runtime
-	$(BIN)/python -m pip install --quiet --no-compile --editable '.[docs]'
+docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --builder html docs docs/_build
 	@echo "The site is docs/_build/index.html"
 
@@ -58,15 +57,19 @@ npu-gate: $(VENV)/.runtime
 	$(BIN)/graphkit judges --full | grep -q '^vela  *[0-9]' || $(BIN)/graphkit judges install vela --yes --python $(NPU_PYTHON)
 	$(BIN)/python benchmarks/npu_gate/gate.py
 
-$(VENV)/.runtime: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --editable .
-	touch $@
+environment: $(VENV)/.ci
 
-$(VENV)/.dev: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --editable '.[dev]'
-	touch $@ $(VENV)/.runtime
+# each installs all that it needs in one go: pip takes ten seconds to find out that it is all there
+$(VENV)/.runtime: EXTRAS :=
+$(VENV)/.dev: EXTRAS := [dev]
+$(VENV)/.browser: EXTRAS := [browser,dev]
+$(VENV)/.docs: EXTRAS := [docs]
+$(VENV)/.ci: EXTRAS := [browser,dev,docs]
+$(VENV)/.runtime $(VENV)/.dev $(VENV)/.browser $(VENV)/.docs $(VENV)/.ci: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --no-compile --editable '.$(EXTRAS)'
+	touch $@ $(VENV)/.runtime $(if $(findstring dev,$(EXTRAS)),$(VENV)/.dev)
+	$(if $(filter %.ci,$@),touch $(VENV)/.browser $(VENV)/.docs)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -58,6 +58,7 @@ def page_at(model: str, sizes: Mapping[str, int]) -> str:
     return graphkit.report(model, graphkit.ReportOptions(spec=DimSpec.of(sizes))).to_html()
 
 
+@pytest.mark.cases("svg.treemap-example:causal-attention-sizes1", "svg.chart-example:merged-decoder-sizes2")
 @pytest.mark.parametrize(("model", "sizes"), MODELS)
 @pytest.mark.parametrize("picture", ["svg.treemap", "svg.chart"])
 def test_a_chart_that_moves_is_that_of_a_report_at_the_sizes(
@@ -78,6 +79,7 @@ def test_a_chart_that_moves_is_that_of_a_report_at_the_sizes(
     assert shown_boxes(page, picture) == first
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("model", "sizes"), MODELS)
 def test_tensors_at_the_peak_are_those_at_the_sizes(open_page: Open, model: str, sizes: dict[str, int]) -> None:
     page = open_page(page_of(model))

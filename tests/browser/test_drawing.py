@@ -70,6 +70,7 @@ def test_repeated_layers_are_one_box_with_their_count(open_page: Open, attention
     expect(page.locator(".drawing .head")).to_have_text("▾ blocks.1  of 2, all built alike")
 
 
+@pytest.mark.cases("causal-attention")
 @pytest.mark.parametrize("name", ["causal-attention", "merged-decoder"])
 def test_every_node_is_in_the_drawing_once(open_page: Open, name: str) -> None:
     model = graphkit.load(f"example:{name}")
@@ -259,6 +260,7 @@ def test_many_nodes_without_modules_are_drawn_in_pieces(open_page: Open) -> None
     expect(page.locator(".drawing .box:focus")).to_have_attribute("href", "#node=node_7777")
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("name", ["gemma-270m", "detr-resnet-50-quantized", "nllb-600m-merged"])
 def test_of_a_large_model_few_boxes_are_drawn_at_first(open_page: Open, name: str) -> None:
     page = open_page((REPORTS / f"{name}.html").read_text("utf-8"))

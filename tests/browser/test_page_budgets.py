@@ -23,6 +23,7 @@ def example(name: str) -> str:
     return (REPORTS / f"{name}.html").read_text("utf-8")
 
 
+@pytest.mark.cases("detr")
 @pytest.mark.parametrize("name", LARGE)
 def test_a_large_page_is_light_and_usable_once_it_is_read(open_page: Open, name: str) -> None:
     html = example(name)
@@ -34,6 +35,7 @@ def test_a_large_page_is_light_and_usable_once_it_is_read(open_page: Open, name:
     assert page.evaluate("document.querySelectorAll('*').length") < 5_000  # none for each node
 
 
+@pytest.mark.cases("detr")
 @pytest.mark.parametrize("name", LARGE)
 def test_a_slider_and_a_search_answer_before_the_page_does_anything_else(open_page: Open, name: str) -> None:
     page = open_page(example(name))
@@ -93,6 +95,7 @@ def test_nothing_is_wider_than_a_narrow_screen(open_page: Open) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
 
 
+@pytest.mark.cases("detr")
 @pytest.mark.parametrize("name", ["detr-resnet-50-quantized", "nllb-600m-merged", "marian-tiny-bundle"])
 def test_the_verdict_is_on_the_first_screen_of_a_phone(open_page: Open, name: str) -> None:
     page = open_page(example(name), viewport={"width": 390, "height": 844})
@@ -101,6 +104,7 @@ def test_the_verdict_is_on_the_first_screen_of_a_phone(open_page: Open, name: st
     assert places == sorted(places)
 
 
+@pytest.mark.cases("mt8371-360", "quantized-800", "bundle-1280")
 @pytest.mark.parametrize("width", [360, 800, 1280])
 @pytest.mark.parametrize("name", ["marian-tiny-mt8371", "detr-resnet-50-quantized", "opus-mt-en-fr-bundle"])
 def test_names_in_tables_are_broken_only_where_they_are_long(open_page: Open, name: str, width: int) -> None:

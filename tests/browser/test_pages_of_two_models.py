@@ -207,6 +207,7 @@ def test_all_numbers_of_a_bundle_move(open_page: Open, bundles: Path) -> None:
     expect(first).to_contain_text("batch_size 2, sequence_length 23 and past_sequence_length 0")  # a prompt, not a step
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("report", "model", "node", "other"),
     [

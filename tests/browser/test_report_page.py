@@ -219,6 +219,7 @@ def test_the_policy_forbids_every_request(merged: str, browser: Browser) -> None
     page.close()
 
 
+@pytest.mark.slow
 def test_a_graph_of_50_000_nodes_is_searched_and_opened(open_page: Open) -> None:
     model = chain_of([f"layers.{number // 50}/node_{number}" for number in range(50_000)])
     page = open_page(graphkit.report(model, graphkit.ReportOptions(only=("summary",))).to_html())

@@ -122,6 +122,7 @@ def cut(tokens: list[int]) -> list[int]:
     return tokens[: tokens.index(END) + 1] if END in tokens else tokens
 
 
+@pytest.mark.cases("llama-static-wasm")
 @pytest.mark.parametrize(("name", "provider"), [*((name, "wasm") for name in NAMES), ("marian-multi", "webgpu")])
 def test_the_page_gives_the_tokens_of_pytorch(open_example: Open, made: Path, name: str, provider: str) -> None:
     page = open_example(name, provider)
