@@ -175,24 +175,16 @@ class Length:
 
 @dataclass(frozen=True)
 class LegalSize:
-    """The sizes at which the export runs: multiples of a number, with others beside each of them.
+    """The sizes at which the export runs: multiples of a number, with others beside each of them."""
 
-    Attributes:
-        step: The number; 1 where every size from the least to the most is legal.
-        least, most: The least and the largest multiple; `most` is None without a bound.
-        less, more: So much less, and so much more, than any of them is legal too.
-        shortest, short: Every size from the one to the other is legal too.
-        words: The same in words.
-    """
-
-    step: Positive
-    least: Positive
+    step: Positive  # the number; 1 where every size from the least to the most is legal
+    least: Positive  # the least and the largest multiple; `most` is None without a bound
     most: Positive | None
-    less: Count
+    less: Count  # so much less, and so much more, than any of them is legal too
     more: Count
-    shortest: Positive
+    shortest: Positive  # every size from the one to the other is legal too
     short: Count
-    words: str = field(metadata=TEXT)
+    words: str = field(metadata=TEXT)  # the same in words
 
     def allows(self, size: int) -> bool:
         """Whether a size is legal."""

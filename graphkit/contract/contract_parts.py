@@ -171,25 +171,19 @@ class Generation:
 
 @dataclass(frozen=True)
 class ProofRecord:
-    """How the proof of a folder ended.
-
-    Attributes:
-        outcome: `passed`, `failed` or `not run`.
-        reason: The first reason why it failed, or why it was not run; "" where it passed.
-        tolerance: The largest difference of outputs that counted as equal; None where none did, or nothing was run.
-        tokens_rate: The share of greedy tokens that had to be equal.
-        graphkit: The version of graphkit that ran it; "" where it was not run.
-        changes: Options that the user gave to change results; it compares with the export with these changes.
-        proven: How exactly each output is equal that is so at every legal size and for every input, by method; just
-            "not compared" where there was no time to find out.
-    """
+    """How the proof of a folder ended."""
 
     outcome: Literal["passed", "failed", "not run"]
+    # the first reason why it failed, or why it was not run; "" where it passed
     reason: str = field(default="", metadata=TEXT)
+    # the largest difference of outputs that counted as equal; None where none did, or nothing was run
     tolerance: Annotated[float, Meta(ge=0)] | None = None
-    tokens_rate: Annotated[float, Meta(ge=0, le=1)] = 1.0
-    graphkit: str = field(default="", metadata=TEXT)
+    tokens_rate: Annotated[float, Meta(ge=0, le=1)] = 1.0  # the share of greedy tokens that had to be equal
+    graphkit: str = field(default="", metadata=TEXT)  # the version of graphkit that ran it; "" where it was not run
+    # options that the user gave to change results; it compares with the export with these changes
     changes: tuple[Annotated[str, Meta(pattern=r"^--(dequantize|gelu-to-tanh)$(?!\n)")], ...] = ()
+    # how exactly each output is equal that is so at every legal size and for every input, by method; just "not
+    # compared" where there was no time to find out
     proven: Mapping[str, Mapping[str, Equality]] = field(default_factory=dict)
 
     @property
@@ -209,12 +203,7 @@ NOT_RUN = ProofRecord("not run", "the proof was not run")
 
 @dataclass(frozen=True)
 class FileRecord:
-    """A file as it was when the record was made.
-
-    Attributes:
-        bytes: Its size.
-        sha256: Its SHA-256, in hexadecimal digits.
-    """
+    """A file as it was when the record was made."""
 
     bytes: Count
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$", max_length=64)]

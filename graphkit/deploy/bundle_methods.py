@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from graphkit.analysis.model_fit import given_states
 from graphkit.deploy.deploy_sizes import fold_decoder
@@ -52,7 +52,7 @@ class MethodModel:
     # what other inputs are: `tokens`, `mask`, `length`, `kept`, or `source` of an encoder; else the user's
     kinds: Names
     whole: frozenset[str] = frozenset()  # the states that it replaces as a whole
-    changes: tuple[str, ...] = field(default=())
+    changes: tuple[str, ...] = ()
     length: str = LENGTH  # what the number of slots in use is called
     # the model of the export that it is, where that has no state, such as an encoder of pictures
     part: Model | None = None

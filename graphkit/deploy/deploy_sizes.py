@@ -34,6 +34,7 @@ from graphkit.shapes.input_dims import declared_inputs
 from graphkit.suggest import did_you_mean
 from graphkit.targets import Target, load_target
 
+SizeOptions = LowerOptions | BundleOptions
 Asked = TypeVar("Asked", LowerOptions, BundleOptions)
 MOST_POSITIONS = 1 << 16  # of a lowering: the host's inputs are computed for each
 
@@ -60,14 +61,14 @@ class _Lengths(NamedTuple):
     most: int | None = None
 
 
-def _asked_lengths(options: LowerOptions | BundleOptions) -> _Lengths:
+def _asked_lengths(options: SizeOptions) -> _Lengths:
     if isinstance(options, LowerOptions):
         flags = "--max-cache-len", "--src-len"
         return _Lengths(options.max_cache_len, options.src_len, *flags, LOWERED, LOWERED, MOST_POSITIONS)
     return _Lengths(options.max_cache, options.max_source, "--max-cache", "--max-source", BUNDLED, SOURCE)
 
 
-def check_asked_sizes(options: LowerOptions | BundleOptions) -> None:
+def check_asked_sizes(options: SizeOptions) -> None:
     """Refuse a size below 1."""
     asked = _asked_lengths(options)
     sizes = {f"{asked.slots_flag} ": asked.slots, f"{asked.source_flag} ": asked.source, "--batch ": options.batch}
@@ -107,7 +108,7 @@ def with_input_sizes(options: Asked, models: Sequence[Model]) -> Asked:
 
 
 def resolve_sizes(
-    options: LowerOptions | BundleOptions,
+    options: SizeOptions,
     models: Sequence[Model],
     *,
     encoder: Model | None,
@@ -231,7 +232,7 @@ def missing_sizes(model: Model, names: Collection[str]) -> UsageError:
     return UsageError(f"{model.name}: {quoted} {have} with {flags}{legal}")
 
 
-def check_request(path: Path, output: Path, options: LowerOptions | BundleOptions, files: Iterable[str]) -> None:
+def check_request(path: Path, output: Path, options: SizeOptions, files: Iterable[str]) -> None:
     """Refuse sizes, a provider or an output that cannot be used; `files` are those that the output has in any case."""
     check_asked_sizes(options)
     if not (as_provider(options.provider).is_cpu or options.verify):

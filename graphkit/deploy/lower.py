@@ -22,16 +22,7 @@ from graphkit.deploy.deploy_sizes import LowerSizes, check_dtypes, check_request
 from graphkit.deploy.export_pipeline import Pipeline, changed_by, find_pipeline, has_shorter_output
 from graphkit.deploy.judge_rounds import settle_with_judges
 from graphkit.deploy.lower_model import PLAIN_PASSES, lower_model
-from graphkit.deploy.lower_report import (
-    DATA,
-    GUIDE,
-    Judgement,
-    Judgements,
-    LowerReport,
-    judge_models,
-    judge_words,
-    lowered_file,
-)
+from graphkit.deploy.lower_report import DATA, GUIDE, LowerReport, all_judgements, judge_words, lowered_file
 from graphkit.deploy.lowered_contract import Lowered, build_contract, collect_tables, link_cross_cache, stack_caches
 from graphkit.deploy.lowering_checks import check_padding, check_prompt, check_scales, check_vectors, largest_score
 from graphkit.deploy.write_proven import DeployFolder, write_proven
@@ -199,7 +190,7 @@ def lower_folder(
         tables={table.file: draft.arrays[table.name].nbytes for table in draft.contract.tables},
         state_bytes=sum(state.bytes for state in draft.contract.states),
         proof=proof,
-        judged=_judge_models([output / part.method.file for part in draft.parts], judgements, options, progress),
+        judged=all_judgements([output / part.method.file for part in draft.parts], judgements, options, progress),
         notes=(*notes, *caveats),
         settings=tuple(_told_settings(draft.contract)),
         data=draft.data,
@@ -367,17 +358,6 @@ def _at_opset(part: Lowered, asked: int | None, newest: int, target: Target) -> 
         blockers=blockers(outcome.model, target, passed=part.passes),
         stages=(*part.stages, stage),
     )
-
-
-def _judge_models(
-    models: Sequence[Path], answers: Sequence[Judgement], options: LowerOptions, progress: Progress
-) -> Judgements | None:
-    judgements = [*answers]
-    for command in options.judges:
-        if command not in JUDGES:
-            progress(f"asking {command}")
-            judgements.extend(judge_models(command, models, options.judge_seconds))
-    return Judgements(tuple(judgements)) if options.judges else None
 
 
 def _check_pad(contract: Contract, pad: int) -> None:

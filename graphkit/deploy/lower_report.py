@@ -21,7 +21,8 @@ from graphkit.contract import Contract
 from graphkit.deploy.lowered_contract import Lowered
 from graphkit.errors import UsageError
 from graphkit.judges import JUDGES, Answer, Trial, ask_judge, find_judge
-from graphkit.options import JUDGE_SECONDS
+from graphkit.options import JUDGE_SECONDS, LowerOptions
+from graphkit.progress import Progress
 from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
 from graphkit.runtime.isolation import describe_ending
@@ -254,6 +255,18 @@ def judge_models(command: str, models: Sequence[Path], seconds: float = JUDGE_SE
             why = describe_ending(status)
         lines = tuple(line for line in said.decode("utf-8", "replace").splitlines() if line.strip())
         yield Judgement(model.name, command, status, why, lines)
+
+
+def all_judgements(
+    models: Sequence[Path], answers: Sequence[Judgement], options: LowerOptions, progress: Progress
+) -> Judgements | None:
+    """Return the answers of judges that have a name, and those of the user's own commands; None without a judge."""
+    judgements = [*answers]
+    for command in options.judges:
+        if command not in JUDGES:
+            progress(f"asking {command}")
+            judgements.extend(judge_models(command, models, options.judge_seconds))
+    return Judgements(tuple(judgements)) if options.judges else None
 
 
 def _run_command(words: Sequence[str], command: str, seconds: float) -> tuple[int | None, bytes]:
