@@ -20,7 +20,7 @@ from golden_files import Golden, check_golden, normalised
 from hypothesis import settings
 from old_onnxruntime import NEEDED, REASONS
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail
-from properties import run_all_examples
+from properties import leave_cases_to_the_slow_suite, run_all_examples
 from real_models import MODELS, PIPELINES, unpacked
 from sessions import ONNXRUNTIME
 
@@ -77,30 +77,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         chosen = [zlib.crc32(item.nodeid.encode()) % PARTS == part % PARTS for item in items]
         config.hook.pytest_deselected(items=[item for item, is_in in zip(items, chosen, strict=True) if not is_in])
         items[:] = [item for item, is_in in zip(items, chosen, strict=True) if is_in]
-
-
-def leave_cases_to_the_slow_suite(items: list[pytest.Item]) -> None:
-    """Mark as slow the cases of a test that its `@pytest.mark.cases` does not choose for the quick suite."""
-    tests: dict[str, list[pytest.Function]] = {}
-    for item in items:
-        if (
-            isinstance(item, pytest.Function)
-            and item.get_closest_marker("cases")
-            and not item.get_closest_marker("slow")
-        ):
-            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for cases in tests.values():
-        first, *more = cases[0].get_closest_marker("cases").args  # type: ignore[union-attr]
-        if isinstance(first, int):
-            chosen = {at * len(cases) // first for at in range(first)}
-            quick = [case for at, case in enumerate(cases) if at in chosen]
-        else:
-            quick = [case for case in cases if any(text in case.callspec.id for text in (first, *more))]
-        if len(cases) > 1 and not quick:
-            raise pytest.UsageError(f"{cases[0].nodeid}: no case has a name with any of {(first, *more)}")
-        for case in cases if len(cases) > 1 else ():
-            if case not in quick:
-                case.add_marker("slow")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,4 +1,4 @@
-"""Properties of random examples: a few of them in the quick suite, all of them in the slow one."""
+"""Random examples, and cases: a few of them in the quick suite, all of them in the slow one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import settings
 
-__all__ = ["examples", "how_many", "run_all_examples"]
+__all__ = ["examples", "how_many", "leave_cases_to_the_slow_suite", "run_all_examples"]
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 _runs_all = False
@@ -40,3 +40,27 @@ def examples(quick: int, all_: int, **more: Any) -> Callable[[Test], Test]:
         return marked
 
     return decorate
+
+
+def leave_cases_to_the_slow_suite(items: list[pytest.Item]) -> None:
+    """Mark as slow the cases of a test that its `@pytest.mark.cases` does not choose for the quick suite."""
+    tests: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        if (
+            isinstance(item, pytest.Function)
+            and item.get_closest_marker("cases")
+            and not item.get_closest_marker("slow")
+        ):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in tests.values():
+        first, *more = cases[0].get_closest_marker("cases").args  # type: ignore[union-attr]
+        if isinstance(first, int):
+            chosen = {at * len(cases) // first for at in range(first)}
+            quick = [case for at, case in enumerate(cases) if at in chosen]
+        else:
+            quick = [case for case in cases if any(text in case.callspec.id for text in (first, *more))]
+        if len(cases) > 1 and not quick:
+            raise pytest.UsageError(f"{cases[0].nodeid}: no case has a name with any of {(first, *more)}")
+        for case in cases if len(cases) > 1 else ():
+            if case not in quick:
+                case.add_marker("slow")

@@ -1,9 +1,9 @@
-"""What conftest.py leaves to the slow suite."""
+"""Which cases of a test are left to the slow suite."""
 
 from __future__ import annotations
 
 import pytest
-from conftest import leave_cases_to_the_slow_suite
+from properties import leave_cases_to_the_slow_suite
 
 NAMES = ("bert", "gpt2", "t5", "vit", "whisper")
 
