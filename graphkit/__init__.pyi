@@ -5,11 +5,10 @@ from . import passes as passes
 from . import rewrite as rewrite
 from . import shapes as shapes
 from . import verify as verify
-from .analysis.architecture import Architecture, architecture
+from .analysis.architecture import Architecture, ControlFlow, architecture, control_flow
 from .analysis.blockers import Blockers, blockers
 from .analysis.bundle_overview import BundleOverview, bundle_overview
 from .analysis.comparison import Comparison, compare
-from .analysis.control_flow import ControlFlow, control_flow
 from .analysis.findings import Finding
 from .analysis.float16_losses import Float16Losses, float16_losses
 from .analysis.hazards import Hazard, Hazards, hazards

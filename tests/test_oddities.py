@@ -18,8 +18,7 @@ import pytest
 from markdown_it import MarkdownIt
 from onnx import TensorProto, helper
 
-from graphkit.analysis.architecture import architecture
-from graphkit.analysis.control_flow import control_flow
+from graphkit.analysis.architecture import architecture, control_flow
 from graphkit.analysis.kv_cache import kv_cache
 from graphkit.analysis.model_interface import interface
 from graphkit.analysis.report import report

@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from graphkit.analysis.architecture import architecture
-from graphkit.analysis.control_flow import control_flow
+from graphkit.analysis.architecture import architecture, control_flow
 from graphkit.analysis.findings import Finding, Judged, in_order, worst_first
 from graphkit.analysis.hazards import Hazards, hazards
 from graphkit.analysis.kv_cache import DEFAULT_CONTEXT, kv_cache

@@ -42,8 +42,8 @@ from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.suggest import count_things
 
 if TYPE_CHECKING:
+    from graphkit.analysis.architecture import ControlFlow
     from graphkit.analysis.blockers import Blockers
-    from graphkit.analysis.control_flow import ControlFlow
     from graphkit.analysis.hazards import Hazards
     from graphkit.analysis.shape_ops import UnknownShapes
 

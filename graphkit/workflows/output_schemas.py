@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from graphkit.analysis.architecture import Architecture
+from graphkit.analysis.architecture import Architecture, ControlFlow
 from graphkit.analysis.blockers import Blockers
 from graphkit.analysis.bundle_overview import BundleOverview
 from graphkit.analysis.comparison import ComparisonRow
-from graphkit.analysis.control_flow import ControlFlow
 from graphkit.analysis.findings import Finding
 from graphkit.analysis.float16_losses import Float16Losses
 from graphkit.analysis.hazards import Hazards

@@ -6,7 +6,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from graphkit.analysis.control_flow import Branch, ControlFlow, ControlNode, Merged, control_flow
+from graphkit.analysis.architecture import Branch, ControlFlow, ControlNode, Merged, control_flow
 from graphkit.model import Model
 
 RealModel = Callable[[str], Model]
