@@ -141,15 +141,12 @@ def examples(names: tuple[str, ...], folder: Path | None, output: Path | None) -
         hint = "name another folder"
         if taken := next(filter(os.path.lexists, copies), None):
             raise OutputError(f"{taken}: exists - {hint}")
-        with (
-            made_folder(folder),
-            write_all_or_none([*copies], key=next(iter(copies)), overwrite=False, hint=hint) as place,
-        ):
+        first, *_ = copies
+        with made_folder(folder), write_all_or_none([*copies], key=first, overwrite=False, hint=hint) as place:
             for target, path in copies.items():
                 shutil.copyfile(path, place(target))
-    put_list(
-        [(f"example:{name}" if folder is None else f"{folder / name}.onnx", EXAMPLES[name]) for name in chosen], output
-    )
+    places = {name: f"example:{name}" if folder is None else f"{folder / name}.onnx" for name in chosen}
+    put_list([(place, EXAMPLES[name]) for name, place in places.items()], output)
 
 
 @click.command(short_help="Print the JSON Schema of an output, or list the schemas.")

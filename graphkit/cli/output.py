@@ -84,16 +84,11 @@ def render_result(result: Result, chosen: Format) -> str:
     """Return a result as written to a file. Raises UsageError where CSV is asked for, and there is no table."""
     from graphkit.render.terminal import as_text
 
-    writers = {
-        Format.markdown: result.to_markdown,
-        Format.json: result.to_json,
-        Format.html: result.to_html,
-        Format.csv: result.to_csv,
-    }
+    writers = {Format.markdown: result.to_markdown, Format.json: result.to_json, Format.html: result.to_html}
+    writers[Format.csv] = result.to_csv
     if chosen not in writers:
         return as_text(result, table_width=TABLE_WIDTH)
-    written = writers[chosen]()
-    if not written:
+    if not (written := writers[chosen]()):
         raise UsageError("there is no table in this result, and CSV has tables alone - take another --format")
     return written
 
@@ -177,16 +172,13 @@ def progress_on_terminal() -> Iterator[Callable[[str], None]]:
         yield show_step
 
 
-@contextlib.contextmanager
-def start_prover(limits: Limits, verify: bool = True) -> Iterator[None]:
+def start_prover(limits: Limits, verify: bool = True) -> contextlib.AbstractContextManager[object]:
     """Start the process that models run in early, so that it is ready for the first run."""
     if not verify:
-        yield
-        return
+        return contextlib.nullcontext()
     from graphkit.runtime.isolation import shared_isolation
 
-    with shared_isolation(limits):
-        yield
+    return shared_isolation(limits)
 
 
 LINES = {"\N{BOX DRAWINGS LIGHT HORIZONTAL}": "-", "\N{FULL BLOCK}": "#"}  # that graphkit draws, in ASCII

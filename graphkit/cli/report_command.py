@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from graphkit.model import Model
     from graphkit.render.result import Result
     from graphkit.shapes import DimSpec
-    from graphkit.targets import Target
+
+
+BY_SUFFIX = "Default: text, or the format that the suffix of --output names."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,12 +100,7 @@ class ReportFlags:
 
 @click.command(short_help="Explain models: a verdict, and the facts behind it.")
 @click.argument("models", metavar="MODEL...", nargs=-1, required=True, shell_complete=complete("model"))
-@click.option(
-    "--format",
-    "-f",
-    type=choice_type(Format),
-    help="Report format. Default: text, or the format that the suffix of --output names.",
-)
+@click.option("--format", "-f", type=choice_type(Format), help=f"Report format. {BY_SUFFIX}")
 @output_option("FILE", "Write the report to a file.")
 @takes_options(ReportFlags)
 def report(models: Sequence[str], options: Asked[ReportFlags], format: str | None, output: Path | None) -> None:
@@ -185,10 +182,8 @@ def _brief(result: Report | Comparison, asked: ReportFlags) -> Report | Comparis
     if isinstance(result, Report):
         return in_brief(result, kept)
     kept.append(VERDICT.name)
-    briefs = (
-        replace(each, sections={name: section for name, section in each.sections.items() if name in kept})
-        for each in result.reports
-    )
+    shown = ({name: each for name, each in report.sections.items() if name in kept} for report in result.reports)
+    briefs = (replace(report, sections=sections) for report, sections in zip(result.reports, shown, strict=True))
     return replace(result, reports=tuple(briefs))
 
 
@@ -197,7 +192,13 @@ def _report_options(asked: ReportFlags, gate: Gate | None) -> ReportOptions:
 
     if asked.check_hazards:
         from graphkit.verify.runs_at_hazards import check_hazards
-    target, spec = _lint_options(asked, gate)
+    target = None
+    if asked.target is not None:
+        from graphkit.targets import load_target
+
+        target = load_target(asked.target)
+    elif gate is not None and "blockers" in gate.kinds:
+        raise UsageError("--fail-on blockers: blockers are those for a target - name one with --target")
     return ReportOptions(
         only=asked.sections,
         optimize=asked.optimize,
@@ -207,7 +208,7 @@ def _report_options(asked: ReportFlags, gate: Gate | None) -> ReportOptions:
         check=partial(check_hazards, limits=asked.limits) if asked.check_hazards else None,
         target=target,
         provider=asked.provider,
-        spec=spec,
+        spec=asked.spec if asked.target or asked.provider or asked.spec != as_declared() else None,
         also=() if gate is None else gate.sections,
     )
 
@@ -273,7 +274,13 @@ def _show_report(
     from graphkit.analysis.report import Overview, Report
 
     if output is not None or chosen is not Format.text:
-        text = _findings_text(result, chosen) if chosen in FINDINGS else render_result(result, chosen)
+        if chosen in FINDINGS:
+            from graphkit.analysis.finding_formats import as_junit, as_sarif
+
+            made = cast("Report | Comparison", result)
+            text = as_sarif(made) if chosen is Format.sarif else as_junit(made)
+        else:
+            text = render_result(result, chosen)
         put_text(text, output, read, is_told=False)
         if output is None:
             return
@@ -289,26 +296,6 @@ def _show_report(
         names = ", ".join(kind.name for kind in kinds)
         print_line("")
         print_line(f"`graphkit explain KIND` tells what to do about each finding: {names}.")
-
-
-def _findings_text(result: Result, chosen: Format) -> str:
-    from graphkit.analysis.comparison import Comparison
-    from graphkit.analysis.finding_formats import as_junit, as_sarif
-    from graphkit.analysis.report import Report
-
-    assert isinstance(result, Report | Comparison)
-    return as_sarif(result) if chosen is Format.sarif else as_junit(result)
-
-
-def _lint_options(asked: ReportFlags, gate: Gate | None) -> tuple[Target | None, DimSpec | None]:
-    """Return the target to lint for, and the dims to do that at."""
-    if asked.target is None:
-        if gate is not None and "blockers" in gate.kinds:
-            raise UsageError("--fail-on blockers: blockers are those for a target - name one with --target")
-        return None, asked.spec if asked.provider or asked.spec != as_declared() else None
-    from graphkit.targets import load_target
-
-    return load_target(asked.target), asked.spec
 
 
 def _expand_folders(names: Sequence[str], *, recursive: bool) -> list[str]:
