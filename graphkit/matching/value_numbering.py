@@ -101,14 +101,10 @@ class _Constant:
 
 
 class ConstantNumbers:
-    """Gives numbers to constants of any models.
-
-    Attributes:
-        unread: The numbers of constants whose bytes are missing, which name and place stand for.
-    """
+    """Gives numbers to constants of any models."""
 
     def __init__(self) -> None:
-        self.unread: set[int] = set()
+        self.unread: set[int] = set()  # those of constants whose bytes are missing, which name and place stand for
         self._numbers: dict[Hashable, int] = {}
         self._large: dict[int, list[_Constant]] = {}  # by how many bytes they have
         self._fresh = itertools.count()
@@ -166,22 +162,15 @@ NEWEST = (1 << 31) - 1  # the largest version that onnx can be asked for
 
 
 class ValueNumbers:
-    """The numbers of the values, nodes and graphs of models.
-
-    Attributes:
-        constants: Those of constants.
-        values: Those of values, after `add`.
-        nodes: Those of nodes: operator, attributes, inputs and bodies.
-        graphs: Those of graphs, bodies and functions: equal where one is the other in another order and by other names.
-        attributes: What the attributes of a node say, without its graphs, and without those that have their default.
-    """
+    """The numbers of the values, nodes and graphs of models."""
 
     def __init__(self) -> None:
         self.constants = ConstantNumbers()
         self._names: dict[Value, str] = {}
         self.values: dict[Value, int] = {}
-        self.nodes: dict[Node, int] = {}
-        self.graphs: dict[Scope, int] = {}
+        self.nodes: dict[Node, int] = {}  # of operator, attributes, inputs and bodies
+        self.graphs: dict[Scope, int] = {}  # equal where one is the other in another order and by other names
+        # what attributes say, without graphs and those that have their default
         self.attributes: dict[Node, Mapping[str, Hashable]] = {}
         self._numbers: dict[Hashable, int] = {}
 

@@ -277,20 +277,16 @@ class Editor(Edits):
 class Builder:
     """The nodes that take the place of one, with names made from its output.
 
-        builder = Builder(editor, node)
-        square = builder.add("Mul", base, base, role="square")
-        builder.add("Mul", square, base)
-        builder.replace()  # the last node gives the output
-
-    Attributes:
-        label: The name of the output, with which the new names begin.
-        nodes: The nodes so far, in order.
+    builder = Builder(editor, node)
+    square = builder.add("Mul", base, base, role="square")
+    builder.add("Mul", square, base)
+    builder.replace()  # the last node gives the output
     """
 
     def __init__(self, editor: Editor, node: Node) -> None:
         out = node.outputs[0] if node.outputs else None
         self.editor, self.node, self.label = editor, node, node.label if out is None else out.name
-        self.nodes: list[NewNode] = []
+        self.nodes: list[NewNode] = []  # so far, in order; their names begin with the label
 
     def add(
         self, op_type: str, *inputs: NodeInput, role: str = "", like: Node | None = None, **attributes: object

@@ -150,22 +150,14 @@ NodeInput = Value | str | None  # a value of the view, the name of a new one, or
 
 @dataclass(frozen=True)
 class NewNode:
-    """A node to make.
-
-    Attributes:
-        op_type: The operator.
-        inputs: Values or names that it reads.
-        attributes: As `onnx.helper.make_node` takes them, or as protos.
-        like: The node whose name, doc string and metadata it takes over.
-        domain: Of the operator.
-    """
+    """A node to make."""
 
     op_type: str
     inputs: Sequence[NodeInput]
     outputs: Sequence[str]
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+    attributes: Mapping[str, Any] = field(default_factory=dict)  # as `onnx.helper.make_node` takes them, or protos
     name: str = ""
-    like: Node | None = None
+    like: Node | None = None  # whose name, doc string and metadata it takes over
     domain: str = ""
 
 
@@ -182,30 +174,19 @@ def attributes_of(node: Node, **changed: Any) -> dict[str, Any]:
 
 
 class Edits:
-    """Edits of one model, which is not changed.
-
-    Attributes:
-        aliases: The value that consumers read instead of another one.
-        inputs: The inputs that a node reads instead of others, by index.
-        replaced: The nodes that take the place of a node.
-        before: The nodes that come before a node.
-        heads: The nodes that come first in a graph.
-        renamed: The new names of values.
-        functions: What nodes call, by domain and name, where the model does not have it yet.
-        new_reads: The values that edits give new readers, which `Value.consumers` does not list.
-    """
+    """Edits of one model, which is not changed."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.aliases: dict[Value, Value | str] = {}
-        self.inputs: dict[Node, dict[int, NodeInput]] = defaultdict(dict)
-        self.replaced: dict[Node, Sequence[NewNode]] = {}
-        self.before: dict[Node, Sequence[NewNode]] = {}
-        self.heads: dict[Scope, list[NewNode]] = defaultdict(list)
+        self.aliases: dict[Value, Value | str] = {}  # what consumers read instead of a value
+        self.inputs: dict[Node, dict[int, NodeInput]] = defaultdict(dict)  # what a node reads instead, by index
+        self.replaced: dict[Node, Sequence[NewNode]] = {}  # the nodes that take the place of a node
+        self.before: dict[Node, Sequence[NewNode]] = {}  # those that come before it
+        self.heads: dict[Scope, list[NewNode]] = defaultdict(list)  # those that come first in a graph
         self.renamed: dict[Value, str] = {}
         self.tensors: list[onnx.TensorProto] = []
-        self.functions: dict[tuple[str, str], onnx.FunctionProto] = {}
-        self.new_reads: set[Value] = set()
+        self.functions: dict[tuple[str, str], onnx.FunctionProto] = {}  # by domain and name, what the model lacks
+        self.new_reads: set[Value] = set()  # the values with new readers, which `Value.consumers` does not list
         self._inner_names: dict[Scope, set[str]] = {}
 
     # Queries

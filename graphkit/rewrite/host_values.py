@@ -56,12 +56,8 @@ def find_dependences(
     """Return which inputs each value of the main graph is computed from.
 
     What a node with bodies gives, what is random and what no rule knows counts as data. For a host so do integers that
-    only the caller knows: a state, a speaker, a length that is fed.
-
-    Args:
-        model: The model.
-        shapes: Its shapes.
-        kept: Tokens and masks that only the caller knows, for a host; None where nobody asks for a host.
+    only the caller knows: a state, a speaker, a length that is fed, and tokens and masks that are kept. Nobody asks for
+    a host where `kept` is None.
     """
     known: dict[Value, Dependence] = {}
     for value in model.graph.inputs:

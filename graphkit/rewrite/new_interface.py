@@ -221,12 +221,7 @@ def with_interface(
 
 
 def with_names(model: Model, names: Mapping[str, str]) -> Model:
-    """Return a model in which values of the main graph have other names.
-
-    Args:
-        model: The model.
-        names: The new name of each, which no other value of the model has; two inputs of one type may become one.
-    """
+    """Return a model whose main graph has other names of values, which no others have; two inputs may become one."""
     values = {model.graph.values[old]: new for old, new in names.items() if old in model.graph.values}
     renamed = with_value_names(model, values)
     last = {info.name: index for index, info in enumerate(renamed.proto.graph.input)}

@@ -177,11 +177,7 @@ def floor_of(floor: float, dtype: int, reach: Reach | None = None) -> float:
 
 
 def mask_floor(target: Target, wanted: float | None = None) -> float:
-    """Return the floor of masks for a target.
-
-    Args:
-        target: The compiler that is to take the model.
-        wanted: The floor that the user wants, None for the default.
+    """Return the floor of masks for a target: the one that the user wants, or the default.
 
     Raises:
         UsageError: The target takes quantised models only, and the floor would spoil their scale; or it is infinite.

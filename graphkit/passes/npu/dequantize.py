@@ -96,14 +96,9 @@ class FloatWeights:
     made: dict[tuple[object, ...], str] = field(default_factory=dict)
 
     def of(self, weight: Value | None, zero: Value | None, scales: Sequence[TensorProto], dtype: int, axis: int) -> str:
-        """Return the name of `(weight - zero) * scales`.
+        """Return the name of `(weight - zero) * scales`, floats of a dtype, of a constant of 8, 16 or 32 bits.
 
-        Args:
-            weight: A constant of 8, 16 or 32 bits.
-            zero: A zero point for all of it, or one for each slice along the axis.
-            scales: Constants whose product is one scale for all of it, or one for each slice along the axis.
-            dtype: Of the floats.
-            axis: Which counts the channels of the result.
+        The zero point and the product of scales are one for all of it, or one for each slice along the axis.
         """
         tensor, point = _constant_of(weight), _constant_of(zero)
         if weight is None or tensor is None or (zero is not None and point is None):

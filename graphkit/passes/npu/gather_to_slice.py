@@ -31,10 +31,6 @@ class GatherPattern:
     # by axis, in order; of other axes it takes all. None is negative, none outside of its axis
     positions: Mapping[int, tuple[int, ...]]
 
-    def size(self, axis: int) -> int:
-        """Return the dim of an axis that it takes positions of."""
-        return int(self.dims[axis])
-
 
 def gather_pattern_of(editor: Editor, node: Node) -> GatherPattern:
     """Return the positions that a Gather, GatherND or GatherElements takes, a product of those along axes."""
@@ -178,7 +174,7 @@ def _replace_by_split(
     starts = {node: patterns[node].positions[axis] for node in nodes}
     parts = sorted(nodes, key=lambda node: starts[node])
     positions = [position for node in parts for position in starts[node]]
-    is_all = positions == list(range(patterns[nodes[0]].size(axis)))
+    is_all = positions == list(range(int(patterns[nodes[0]].dims[axis])))
     if len(nodes) < 2 or not is_all or len({node.scope for node in nodes}) > 1:
         return False
     dims = patterns[nodes[0]].dims
@@ -225,7 +221,7 @@ class _Plan(Builder):
         self.replace()
 
     def _take_positions(self, source: NodeInput, axis: int, positions: Sequence[int], pieces: int) -> NodeInput:
-        size, runs = self.pattern.size(axis), runs_of(positions)
+        size, runs = int(self.pattern.dims[axis]), runs_of(positions)
         if runs == [range(size)]:
             return source
         step = positions[1] - positions[0] if len(positions) > 1 else 1
@@ -238,7 +234,7 @@ class _Plan(Builder):
 
     def _interleave_rows(self, source: NodeInput, axis: int, positions: Sequence[int], pieces: int) -> NodeInput:
         """Order an axis of `[a, b]` rows as `[b, a]`."""
-        size, step = self.pattern.size(axis), positions[1]
+        size, step = int(self.pattern.dims[axis]), positions[1]
         is_grid = step > 1 and size % step == 0 and len(positions) == size
         if not is_grid or list(positions) != [i + j for i in range(step) for j in range(0, size, step)]:
             raise MatchFailure(f"its indices are {pieces:,} separate pieces")
@@ -255,7 +251,7 @@ class _Plan(Builder):
         return self.add("Reshape", turned, self.integers(sizes, "rows"), role="rows")
 
     def _slice_run(self, source: NodeInput, axis: int, run: range) -> NodeInput:
-        if run == range(self.pattern.size(axis)):
+        if run == range(int(self.pattern.dims[axis])):
             return source
         bounds = {"start": run.start, "end": run.stop, "axis": axis} | ({"step": run.step} if run.step != 1 else {})
         return self.add("Slice", source, *(self.integers([bound], name) for name, bound in bounds.items()))

@@ -398,13 +398,8 @@ def is_unmasked_product(
 ) -> bool:
     """Whether scores come from a MatMul, and nothing is added that depends on valid lengths or masks.
 
-    What is the same for all keys, as a mask of one that an exporter froze, is none.
-
-    Args:
-        scores: What a Softmax reads.
-        known: What each value depends on.
-        shapes: The shapes of the model.
-        by_symbols: Whether sizes alone may tell what is valid.
+    What is the same for all keys, as a mask of one that an exporter froze, is none. Sizes alone may tell what is valid
+    where they are asked by symbols.
     """
 
     def data(value: Value) -> Value | None:

@@ -65,33 +65,25 @@ def rings_of(editor: Editor, growths: Sequence[Growth], slots: int) -> Mapping[G
     known = find_dependences(editor.model, editor.shapes)
     softmaxes = [node for node in editor.model.graph.nodes if node.is_op("Softmax")]
     attentions = [each for node in softmaxes if (each := _read_attention(editor, known, node, growths)) is not None]
-    caches = [growth for each in attentions for growth in each.caches]
+    caches = [growth for pair, _ in attentions for growth in pair]
     rings: dict[Growth, Ring] = {}
     windows: dict[tuple[_Mask, ...], int | None] = {}
     with shared_isolation():
-        for each in attentions:
-            masks = tuple(mask for place in each.masks if (mask := _read_mask(editor, *place)) is not None)
-            if not masks or len(masks) < len(each.masks) or any(caches.count(growth) > 1 for growth in each.caches):
+        for pair, places in attentions:
+            masks = tuple(mask for place in places if (mask := _read_mask(editor, *place)) is not None)
+            if not masks or len(masks) < len(places) or any(caches.count(growth) > 1 for growth in pair):
                 continue
             if masks not in windows:
                 windows[masks] = _window_length(editor, masks, slots)
             if (window := windows[masks]) is not None:
-                rings.update((growth, Ring(window, each.masks)) for growth in each.caches)
+                rings.update((growth, Ring(window, places)) for growth in pair)
     return rings
-
-
-@dataclass(frozen=True, slots=True)
-class _Attention:
-    """A Softmax over a cache: the caches of its keys and values, and its masks."""
-
-    caches: tuple[Growth, Growth]
-    masks: tuple[Place, ...]
 
 
 def _read_attention(
     editor: Editor, known: Mapping[Value, Dependence], softmax: Node, growths: Sequence[Growth]
-) -> _Attention | None:
-    """Return the inputs of a Softmax over a growing cache, None where they cannot be followed."""
+) -> tuple[tuple[Growth, Growth], tuple[Place, ...]] | None:
+    """Return the caches of keys and values, and the masks, of a Softmax; None where they cannot be followed."""
     scores, out = softmax.operand(0), softmax.result()
     dims = editor.shapes[scores].dims
     if not dims or softmax.attr("axis", -1) not in (-1, len(dims) - 1):
@@ -100,7 +92,7 @@ def _read_attention(
     trace = _Trace(editor, known, dims[-1], by_joined)
     keys, masks = trace.scores(scores)
     key, value = trace.cache(keys), trace.cache(trace.weighted_values(out))
-    return _Attention((key, value), masks) if key is not None and value is not None else None
+    return ((key, value), masks) if key is not None and value is not None else None
 
 
 class _Trace:

@@ -87,12 +87,8 @@ def join_new_rows(model: Model, axes: Mapping[str, int], sizes: Mapping[str, int
 
     A step of one token writes its keys and values into the next slot. Here they are joined to the other slots, so that
     attention reads as many as before, and the model gives them alone, for its host to write. Masks have to say of the
-    last place what they said of the slot that was written.
-
-    Args:
-        model: The decoder.
-        axes: The axis of the slots of each cache, by the name of its input.
-        sizes: Numbers for symbols, such as 1 for that of new tokens.
+    last place what they said of the slot that was written. Axes are those of slots, by the names of inputs; sizes are
+    numbers for symbols, such as 1 for that of new tokens.
     """
     editor, names, slots = Editor(model), names_in(model.scopes), set[Expr]()
     inputs, outputs, last, growths = dict[str, NewInput](), dict[str, NewInput](), list[NewNode](), list[Growth]()

@@ -32,14 +32,8 @@ SINCE: Mapping[Update, int] = {"tensor-scatter": 24, "scatter-nd": 16}  # the op
 class Slots:
     """Makes nodes for the slots of a decoder's state.
 
-    Lengths are int64 tensors of one element: nodes at the start of the graph compute them from the tokens and from
-    `past_length`.
-
-    Args:
-        editor: What takes the nodes.
-        tokens: The input of new tokens, [batch, tokens] or [batch, tokens, width].
-        update: What writes.
-        is_start: Whether no slot is in use yet.
+    Lengths are int64 tensors of one element: nodes at the start of the graph compute them from `past_length` and from
+    the input of new tokens, [batch, tokens] or [batch, tokens, width]. At the start no slot is in use yet.
     """
 
     def __init__(self, editor: Editor, tokens: Value, update: Update, *, is_start: bool) -> None:
