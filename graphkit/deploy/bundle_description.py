@@ -233,10 +233,8 @@ def _fixed_prompt(models: Sequence[Model]) -> Model | None:
 def _starts(model: Model) -> bool:
     """Whether a decoder with a cache reads a prompt token by token, as no other model does and it takes one alone."""
     roles, tokens = model.roles, model.roles.first("tokens")
-    reads_encoder = roles.all("encoder state", "encoder tokens", "encoder mask") or any(
-        map(roles.is_cross, roles.cache)
-    )
-    return bool(roles.pasts) and not reads_encoder and tokens is not None and dim_at(tokens, 1) == 1
+    beside = roles.all("encoder state", "encoder tokens", "encoder mask") or any(map(roles.is_cross, roles.cache))
+    return bool(roles.pasts) and not beside and tokens is not None and dim_at(tokens, 1) == 1
 
 
 def _make_chain(name: str, when: str, model: Model, writes: Mapping[str, str] | None = None) -> Chain:

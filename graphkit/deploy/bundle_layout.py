@@ -38,6 +38,7 @@ from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer_from
 from graphkit.shapes.input_dims import named_inputs
 
+Arrays = Mapping[str, np.ndarray]
 INDICES = "rows"
 OPSET = 16  # what older runtimes have too
 SIZE_NAMES: Mapping[Axis, str] = {"batch": "batch", "encoder": "source", "sequence": "tokens"}
@@ -388,9 +389,7 @@ def reorder_method(contract: BundleContract) -> tuple[BundleMethod, Model]:
     return method, _make_model(nodes, [], method, contract)
 
 
-def with_initial(
-    contract: BundleContract, initial: Mapping[str, np.ndarray]
-) -> tuple[BundleContract, Mapping[str, np.ndarray]]:
+def with_initial(contract: BundleContract, initial: Arrays) -> tuple[BundleContract, Arrays]:
     """Return a contract whose states have their initial values, and the arrays of those that have more than one."""
     names = {state.name for state in contract.states}
     if unknown := sorted(set(initial) - names):

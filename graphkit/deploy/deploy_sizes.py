@@ -27,7 +27,7 @@ from graphkit.runtime.session import as_provider
 from graphkit.save import check_targets
 from graphkit.shapes import DimSpec, infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
-from graphkit.shapes.constraints.failing_sizes import SizeCheck, find_triggers, impossible_sizes_error
+from graphkit.shapes.constraints.failing_sizes import SizeCheck, check_sizes, find_triggers, impossible_sizes_error
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles, tied_symbols
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.input_dims import declared_inputs
@@ -416,9 +416,14 @@ class SourceLengths:
         return self.check.nearest(self.numbers, self.lengths, length, MAX_REACH)
 
 
-def check_source(encoder: Model, batch: int, source: int, dims: Mapping[str, int]) -> None:
-    """Refuse an encoder that runs at no length of the source up to the longest one of a bundle."""
-    check = SourceLengths(encoder, batch, dims)
+def check_source(encoder: Model, sizes: DeploySizes) -> None:
+    """Refuse an encoder that does not run at its dims, or at no length of the source up to the longest of a bundle."""
+    roles, source = symbol_roles(encoder), sizes.source
+    if dims := {name: size for name, size in sizes.dims.items() if name in roles}:
+        forced = {name: int(size) for name, size in forced_sizes(encoder, dims).items() if size >= 1}
+        rows = {name: sizes.batch for name, role in roles.items() if role == "batch"}
+        check_sizes(encoder, DimSpec.of(dims), {**rows, **forced, **dims})
+    check = SourceLengths(encoder, sizes.batch, sizes.dims)
     if check.most(source) is not None:
         return
     rules = {str(rule) for rule in find_triggers(infer(encoder)).rules if rule.name in check.lengths}

@@ -245,9 +245,8 @@ def changed_by(pipeline: Pipeline, rewrite: Rewrite) -> Pipeline:
     made = {model: run_to_fixpoint(model, [rewrite]).model for model in pipeline.models}
     if all(model is before for before, model in made.items()):
         return pipeline
-    encoder, first, step = (
-        made[m] if m is not None else None for m in (pipeline.encoder, pipeline.first, pipeline.step)
-    )
+    parts = pipeline.encoder, pipeline.first, pipeline.step
+    encoder, first, step = (None if part is None else made[part] for part in parts)
     return replace(pipeline, encoder=encoder, first=first, step=step)
 
 

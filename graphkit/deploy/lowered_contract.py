@@ -114,9 +114,8 @@ class Interface:
             source, meaning = Source("user", by="source"), f"'{value.name}' of the original, then zeros"
         else:
             polarities = self.original.roles.polarities.items()
-            about = next(
-                (f": {POLARITIES[found]}" for mask, found in polarities if found and mask.name == value.name), ""
-            )
+            found = next((polarity for mask, polarity in polarities if mask.name == value.name), None)
+            about = "" if found is None else f": {POLARITIES[found]}"
             source, meaning = Source("user"), f"'{value.name}' of the original{about}"
         return Port(value.name, dtype, shape, meaning, source)
 
@@ -156,10 +155,7 @@ def link_cross_cache(method: Method, encoder: Lowered, caches: Sequence[CacheEnt
     pasts = {entry.slot: value.name for value, entry in step.roles.pasts.items()}
     slots = {entry.present.name: entry.slot for entry in caches if entry.present is not None}
     source = Source("output", f"{encoder.method.name}/{hidden.name}")
-    inputs = (
-        replace(port, source=source) if port.kind == "user" and port.shape == hidden.shape else port
-        for port in method.inputs
-    )
+    inputs = (replace(p, source=source) if p.kind == "user" and p.shape == hidden.shape else p for p in method.inputs)
     outputs = []
     for port in method.outputs:
         state = pasts.get(slots[port.name], "")

@@ -43,11 +43,9 @@ from graphkit.options import BundleOptions, DeploymentProofOptions, Update
 from graphkit.progress import DEFAULT_LIMITS, Limits, Progress, portion_of, with_share
 from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.runtime.session import as_provider
-from graphkit.shapes import DimSpec, infer
-from graphkit.shapes.constraints.dim_equalities import forced_sizes
-from graphkit.shapes.constraints.failing_sizes import check_sizes, find_triggers
+from graphkit.shapes import infer
+from graphkit.shapes.constraints.failing_sizes import find_triggers
 from graphkit.shapes.constraints.size_grid import SizeRule
-from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.deployment_proofs import BundleProof, with_device
 from graphkit.verify.described_bundle_verifier import Chain, verify_methods
@@ -250,8 +248,7 @@ class BundleExport:
             methods = described_methods(self.chains, sizes.slots, update)
         else:
             if self.pipeline.encoder is not None:
-                _check_encoder(self.pipeline.encoder, sizes)
-                check_source(self.pipeline.encoder, sizes.batch, sizes.source, sizes.dims)
+                check_source(self.pipeline.encoder, sizes)
             methods = derive_methods(self.decoders, sizes.slots, update)
         return tuple(map(unpacked_logits, methods)) if sizes.batch == 1 else methods
 
@@ -333,13 +330,3 @@ def _check_masks(models: Sequence[Model]) -> None:
                     f"{model.name}: its mask '{mask.name}' is {POLARITIES[polarity]}, and the hosts of bundles make it "
                     "1 for what counts - export it with such a mask"
                 )
-
-
-def _check_encoder(encoder: Model, sizes: DeploySizes) -> None:
-    """Refuse dims at which an encoder does not run."""
-    roles = symbol_roles(encoder)
-    dims = {name: size for name, size in sizes.dims.items() if name in roles}
-    if dims:
-        forced = {name: int(size) for name, size in forced_sizes(encoder, dims).items() if size >= 1}
-        rows = {name: sizes.batch for name, role in roles.items() if role == "batch"}
-        check_sizes(encoder, DimSpec.of(dims), {**rows, **forced, **dims})
