@@ -6,6 +6,7 @@ dims are numbers. A node in the body of an If, Loop or Scan that stays on the CP
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -120,10 +121,8 @@ class Blockers(Judged):
                 rows.append((name, share.nodes, parts[0], macs, parts[1]))
             yield table("Stays on the CPU | Nodes:number | Of all:number | MACs:number | Of all:number", rows)
         if self.uncounted:
-            yield Prose(
-                f"The multiply-accumulates of {count_things(len(self.uncounted), 'node(s)')} are not known, such as "
-                f"{self.uncounted[0]}."
-            )
+            nodes = count_things(len(self.uncounted), "node(s)")
+            yield Prose(f"The multiply-accumulates of {nodes} are not known, such as {self.uncounted[0]}.")
         yield from _obstacle_tables(self.blockers, "What it does not take", "Pass that removes it")
         silent = Counter(f"{each.cause} {each.what}" for each in self.unknown if each.reason == UNSAID)
         if silent:
@@ -180,10 +179,7 @@ def blockers(
         dims=", ".join(sizes),
         nodes=len(found),
         folded=folded,
-        blockers=(
-            *_opset_obstacles(target, shapes.model),
-            *(each for obstacles in found.values() for each in obstacles),
-        ),
+        blockers=(*_opset_obstacles(target, shapes.model), *itertools.chain.from_iterable(found.values())),
         unknown=tuple(unknown),
         macs=_count_text(total),
         uncounted=tuple(node.path for node, count in counts.items() if count is None),

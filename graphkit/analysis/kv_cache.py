@@ -348,13 +348,7 @@ class Layout(NamedTuple):
 
 
 def cache_layout(past: TensorType | None, present: TensorType | None, entry: CacheEntry) -> Layout:
-    """Read the layout of a cache tensor from its declared shapes.
-
-    Args:
-        past: Type of the input; where there is none, the layout is read from `present`.
-        present: Type of the output.
-        entry: The role of the tensor.
-    """
+    """Read the layout of a cache tensor from the type of its input, or of its output where it has no input."""
     declared = past or present
     unknown = Layout(None, None, None, None, None)
     if declared is None or declared.dims is None:

@@ -53,10 +53,9 @@ class Quantity:
         return Formula(text, self.value, self.expression, unit, model=model)
 
     def as_peak(self, *runs: str) -> Quantity:
-        """Return peak memory by the runs that a page does, of which it finds the largest peak at other sizes too.
+        """Return peak memory by runs of a page, of which it finds the largest peak at other sizes too.
 
-        Args:
-            runs: The number of a model on the page, and after a point that of a run of it; "0" for its first model.
+        A run is the number of a model there, and after a point that of a run of it; "0" for the first model.
         """
         return replace(self, expression=f"{PEAK}{','.join(runs or ('0',))}")
 

@@ -204,12 +204,9 @@ class NodeCosts:
 
 
 def node_costs(shapes: Shapes, sizes: Mapping[str, int], measures: Sequence[Measure] = MEASURES) -> NodeCosts:
-    """Return the costs of every node of a model that runs.
+    """Return the costs of every node of a model that runs; the dearer branch of an If is that at the sizes of symbols.
 
-    Args:
-        shapes: The inferred shapes of the model.
-        sizes: Sizes of the symbols, at which the dearer branch of an If is found.
-        measures: What to count; all is counted where branches are compared.
+    All measures are counted where branches are compared.
     """
     compares = len(measures) < len(MEASURES) and any(node.bodies for node in all_nodes(shapes.model.scopes))
     walk = _Walk(shapes, sizes, MEASURES if compares else measures)

@@ -221,11 +221,9 @@ class _Placed:
     def _comes_back(self, value: Value, there: Collection[Node]) -> bool:
         """Whether the CPU waits for a value: a kernel that measures one has its result on the CPU anyway."""
         source, copies = value.producer, self.record["copies"]
-        if (
-            source is None
-            or source not in there
-            or (copies is not None and (not copies["cpu"] or source.is_op(*MEASURING)))
-        ):
+        if source is None or source not in there:
+            return False
+        if copies is not None and (not copies["cpu"] or source.is_op(*MEASURING)):
             return False
         return source in self.where or any(each.producer in self.where for each in source.operands)  # not if folded
 

@@ -83,19 +83,16 @@ class ShapeOps(Judged):
             yield Prose("None: no operator of this model moves, makes or reads a shape.")
             return
         total = sum(op.total for op in self.ops)
-        yield Prose(
-            f"{total:,} of {self.nodes:,} nodes are shape operators; {self.on_shapes:,} of them compute shapes."
-        )
+        which = f"{self.on_shapes:,} of them compute shapes"
+        yield Prose(f"{total:,} of {self.nodes:,} nodes are shape operators; {which}.")
         rows: list[tuple[str | int | None, ...]] = []
         for op in self.ops:
             counts: tuple[str | int | None, ...] = op.op, op.total, op.on_shapes, op.on_data
             for read in op.reads or (ValueRead("", 0, 0),):
                 rows.append((*counts, *(astuple(read) if op.reads else (None, None, None))))
                 counts = None, None, None, None  # which the first row of an operator tells
-        yield table(
-            "Op | Total:number | On shapes:number | On data:number | Reads value of | Static:number | Dynamic:number",
-            rows,
-        )
+        counted = "Total:number | On shapes:number | On data:number | Reads value of | Static:number | Dynamic:number"
+        yield table(f"Op | {counted}", rows)
         if self.nodes_after is not None:
             every = (*self.changes, Change("all nodes", self.nodes, self.nodes_after))
             yield changes_table(every, "Before and after onnxoptimizer (default passes)")

@@ -184,11 +184,8 @@ def _compared_numbers(model: Model, mask: Value) -> set[int]:
     near = set[int]()
     for operand in (unwrap_value(value, MOVED) for node in deciding for value in node.operands):
         tensor = operand.constant
-        if (
-            tensor is not None
-            and tensor.data_type in (TensorProto.INT32, TensorProto.INT64)
-            and math.prod(tensor.dims) == 1
-        ):
+        is_integer = tensor is not None and tensor.data_type in (TensorProto.INT32, TensorProto.INT64)
+        if tensor is not None and is_integer and math.prod(tensor.dims) == 1:
             number = abs(int(model.array(tensor).reshape(())))
             near |= {number - 1, number, number + 1} if 2 < number < LARGEST else set()
     return near

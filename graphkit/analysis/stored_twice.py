@@ -22,14 +22,10 @@ STEPS = 2654435761, 40503  # that spread the places over rows and columns
 def find_stored_twice(
     model: Model, matrices: Iterable[tuple[onnx.TensorProto, int]], *, reads_all: bool = False
 ) -> Iterator[Finding]:
-    """Yield the matrices that are stored twice, of which a few elements are read, or all of them.
+    """Yield which of some matrices in files, given with their bytes, are stored twice.
 
-    Nothing is read where a data file is missing, or on a server.
-
-    Args:
-        model: The model.
-        matrices: Its large ones that lie in files, with their bytes.
-        reads_all: Whether to compare all elements of those that agree in a few.
+    A few elements are read, and all of those that agree in these where that is asked for; nothing where a data file is
+    missing, or on a server.
     """
     groups: dict[tuple[int, int, int], dict[object, onnx.TensorProto]] = {}
     for tensor, size in matrices:

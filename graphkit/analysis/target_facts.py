@@ -138,17 +138,13 @@ def target_facts(target: Target) -> TargetFacts:
         OperatorCounts(*(answers.count(answer) for answer in ("allowed", "in part", "refused", "unknown"))),
         tuple(_limit_row(text, getattr(target, name)) for name, text in LIMITS.items()),
         (*(_joint_facts(target) if target.others else _own_facts(target)),),
-        tuple(
-            SourceRow(source.key, source.title, source.url, source.date.isoformat())
-            for source in (*target.sources, *sorted(used, key=str))
-        ),
+        tuple(SourceRow(s.key, s.title, s.url, s.date.isoformat()) for s in (*target.sources, *sorted(used, key=str))),
     )
 
 
 def _own_facts(target: Target) -> Iterator[FactRow]:
-    yield from _fact_rows(
-        "Operators of ONNX", target.operators, "as in TFLite" if target.tflite is not None else "unknown"
-    )
+    otherwise = "as in TFLite" if target.tflite is not None else "unknown"
+    yield from _fact_rows("Operators of ONNX", target.operators, otherwise)
     if target.tflite is not None:
         yield from _fact_rows("Operators of TFLite", target.tflite)
     yield from _fact_rows("Dtypes of data", target.dtypes)

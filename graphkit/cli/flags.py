@@ -99,12 +99,7 @@ model_argument = click.argument("model", metavar="MODEL", shell_complete=complet
 def takes_options(
     kind: type[T], *, without: Collection[Flag] = ()
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add the flags of a dataclass of options, which the command takes as `options`, an `Asked`.
-
-    Args:
-        kind: The dataclass; each field names its flags.
-        without: Flags that the command has no use for.
-    """
+    """Add the flags that the fields of a dataclass name, but for some; the command takes `options`, an `Asked`."""
     every: tuple[Field[Any], ...] = fields(kind)  # type: ignore[arg-type] # a dataclass, which no type says
     ordered = sorted(every, key=lambda field: field.name not in kind.__annotations__)  # before those of its base class
     flags = [

@@ -46,12 +46,7 @@ class Job:
 def writes_model(
     kind: type[RewriteOptions], without: Collection[Flag] = ()
 ) -> Callable[[Callable[..., Result]], Callable[..., None]]:
-    """Let a command, which takes a `Job`, write one model, prove it and show its report.
-
-    Args:
-        kind: The options of the command.
-        without: Flags that the command has no use for.
-    """
+    """Let a command, which takes a `Job`, write one model, prove it and show its report; without some flags."""
 
     def decorate(command: Callable[..., Result]) -> Callable[..., None]:
         @model_argument

@@ -61,9 +61,6 @@ def survey_models(
         retries: Whether to do those again that were errors in an earlier table.
         progress: Called with how far it is.
 
-    Returns:
-        How many models there are, and how many of them are errors.
-
     Raises:
         UsageError, OutputError: See `RowStore`.
         GraphkitError: See `Executor`.

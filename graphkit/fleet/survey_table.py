@@ -87,9 +87,6 @@ def survey_table(
         folder: The folder of the page that the result is for; "" for the current one.
         is_narrow: Whether the rows are for a terminal: paths below their common folder, and few columns.
 
-    Returns:
-        The models that the conditions choose.
-
     Raises:
         UsageError: The file is no such table, or a condition or a column is none.
     """

@@ -92,15 +92,12 @@ def payload_size(tensor: TensorProto) -> int | None:
 
 
 def check_tensors(model: onnx.ModelProto, file: Path | None, references: Mapping[int, Reference]) -> list[DataFile]:
-    """Check the claims of every tensor, and find the model's data files.
+    """Check the claims of every tensor, and return the data files that they name, the missing ones too, in order.
 
     Args:
-        model: A model read by `payloads.lighten_model`, or any other.
+        model: A model read by `lighten_model`, or any other.
         file: Where it was read; external data lies beside it.
         references: Payloads that were left in `file`.
-
-    Returns:
-        The data files that external tensors name, the missing ones too, in order of first use.
 
     Raises:
         ModelError: Dims are negative or overflow, a payload has another size than dtype and dims promise,

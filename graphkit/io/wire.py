@@ -308,10 +308,9 @@ class Inflater(Copier):
     def tensor(self, begin: int, end: int) -> list[Piece]:
         """Return the copy of a TensorProto, its mark as the payload."""
         for start, field, wire_type, value, stop in walk_fields(self.data, begin, end):
-            payload = (
-                self.payloads.get(bytes(self.view[value:stop])) if field == RAW_DATA and wire_type == BYTES else None
-            )
-            if payload is not None:
+            if field != RAW_DATA or wire_type != BYTES:
+                continue
+            if (payload := self.payloads.get(bytes(self.view[value:stop]))) is not None:
                 header = encode_varint(RAW_DATA << 3 | BYTES) + encode_varint(len(payload))
                 return [self.view[begin:start], header, payload, self.view[stop:end]]
         return [self.view[begin:end]]
@@ -323,15 +322,12 @@ def inflate_payloads(data: bytes, payloads: Mapping[bytes, memoryview]) -> list[
 
 
 def lighten_model(data: Buffer, location: str, threshold: int) -> tuple[bytes, dict[int, Reference]]:
-    """Return a ModelProto's bytes without its large tensors, and references to these.
+    """Return a ModelProto's bytes without its large tensors, and references to these by their offset in `data`.
 
     Args:
         data: The serialized ModelProto, usually a memory map.
         location: Name of the source file, for the `location` of the external-data entries.
         threshold: Payloads of at least so many bytes are left in the file; at least 1.
-
-    Returns:
-        The light serialization, and each left-out payload by its offset in `data`.
 
     Raises:
         Fault: The bytes are not a protobuf message.

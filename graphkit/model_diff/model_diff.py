@@ -182,9 +182,8 @@ class ModelDiff(Result):
         if not self._count("nodes"):
             return
         yield Heading("Nodes")
-        removed, added = (
-            [node for node in nodes if not node.within] for nodes in (self.nodes.removed, self.nodes.added)
-        )
+        both = self.nodes.removed, self.nodes.added
+        removed, added = ([node for node in nodes if not node.within] for nodes in both)
         if removed or added:
             yield from _family_rows("Module:code | Removed | Added", _by_module(removed, added))
         for word, nodes in (("removed", self.nodes.removed), ("added", self.nodes.added)):
@@ -223,10 +222,8 @@ class ModelDiff(Result):
             return
         yield Heading("Shapes")
         first = [each for each in self.shapes if not each.follows]
-        yield from _family_rows(
-            "Tensor:code | Operator | A:code | B:code",
-            [(each.value, (each.operator, each.before, each.after)) for each in first],
-        )
+        rows = [(each.value, (each.operator, each.before, each.after)) for each in first]
+        yield from _family_rows("Tensor:code | Operator | A:code | B:code", rows)
         if len(first) < len(self.shapes):
             count = count_things(len(self.shapes) - len(first), "tensor(s)")
             yield Prose(f"What is computed from these differs too: {count}.")

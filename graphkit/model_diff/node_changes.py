@@ -376,14 +376,8 @@ def shape_changes(matching: NodeMatching, shapes: tuple[Shapes, Shapes]) -> Iter
             continue
         differing.add(value_a)
         follows = any(value in differing for value in node.inputs)
-        yield ShapeChange(
-            value_path(value_a),
-            value_path(value_b),
-            node.operator,
-            before=_tensor_text(first),
-            after=_tensor_text(second),
-            follows=follows,
-        )
+        paths, texts = (value_path(value_a), value_path(value_b)), (_tensor_text(first), _tensor_text(second))
+        yield ShapeChange(*paths, node.operator, *texts, follows=follows)
 
 
 def _computed_values(matching: NodeMatching) -> Iterator[tuple[Node, Value, Value]]:

@@ -280,11 +280,9 @@ Line = tuple[str, Literal["plain", "note", "warning", "command"]]
 
 def cut(text: str, width: int = WIDTH - MARK) -> str:
     """Return a text, or as many words of it as fit into one line."""
-    return (
-        text
-        if len(text) <= width
-        else textwrap.shorten(text, max(width, 10), placeholder=" ...", break_on_hyphens=False)
-    )
+    if len(text) <= width:
+        return text
+    return textwrap.shorten(text, max(width, 10), placeholder=" ...", break_on_hyphens=False)
 
 
 def rows(text: str) -> int:

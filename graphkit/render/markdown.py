@@ -35,9 +35,7 @@ def _block_lines(block: Block, level: int) -> Iterator[str]:
     if isinstance(block, Heading):
         yield f"{'#' * (level + 1 + block.is_inner)} {escape_markdown(block.text)}"
     elif isinstance(block, Prose):
-        yield (
-            f"> **Warning:** {escape_markdown(block.text)}" if block.tone == "warning" else escape_markdown(block.text)
-        )
+        yield f"{'> **Warning:** ' if block.tone == 'warning' else ''}{escape_markdown(block.text)}"
     elif isinstance(block, Lines):
         yield from _list_lines(block)
     elif isinstance(block, Table):
