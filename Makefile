@@ -47,7 +47,7 @@ reports: $(VENV)/.dev
 	$(BIN)/python reports/regenerate.py
 
 docs: $(VENV)/.docs
-	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet --builder html docs docs/_build
+	$(BIN)/python -m sphinx --jobs auto --fail-on-warning --keep-going --quiet --builder html docs docs/_build
 	@echo "The site is docs/_build/index.html"
 
 release-check:
