@@ -497,7 +497,6 @@ def test_a_static_cache_whose_mask_may_hide_the_past_is_declined(tmp_path: Path)
     assert "'attention_mask' of the export is the caller's: it is taken to hide nothing but" in report.proof.proven()
 
 
-@pytest.mark.slow
 def test_a_lowered_static_cache_has_one_slot_less_and_the_new_token_beside(tmp_path: Path) -> None:
     export = unpacked_export("llama-static", tmp_path / "export")
     with pytest.raises(UsageError, match="its cache has 39 slots beside the new token from the start, not 32"):
