@@ -253,6 +253,15 @@ def _add_bounds(*addends: float) -> float:
     return -math.inf if -math.inf in addends else sum(addends)  # what hides does so beside anything
 
 
+def _bound_difference(node: Node, inputs: Sequence[Elements]) -> Elements:
+    """Return bounds of a difference; scores less the greatest of their row hide the same places."""
+    scores, subtracted = node.inputs
+    greatest = None if subtracted is None else unwrap_value(subtracted, MOVING).producer
+    if greatest is not None and greatest.is_op("ReduceMax") and greatest.inputs[0] == scores:
+        return inputs[0]
+    return _at_corners(lambda a, b: _add_bounds(a, -b))(node, inputs)
+
+
 def _divide_bounds(a: float, b: float) -> float:
     return math.copysign(math.inf, a) if not b or math.isinf(a) else a / b
 
@@ -321,7 +330,6 @@ MONOTONE: Mapping[str, Callable[..., float]] = {
     "Neg": operator.neg,
     "Not": operator.not_,
     "Or": lambda a, b: bool(a) or bool(b),
-    "Sub": lambda a, b: _add_bounds(a, -b),
     "Xor": lambda a, b: bool(a) != bool(b),
 }
 TRUTHS = COMPARING | operator_set("And IsInf IsNaN Not Or Xor")
@@ -339,5 +347,6 @@ TRANSFERS: Mapping[str, Transfer] = {
     "Equal": _bound_equal,
     "MatMul": _matrix_product,
     "Range": lambda _, inputs: COUNT if inputs[0].low >= 0 and inputs[2].low > 0 else ANY,
+    "Sub": _bound_difference,
     "Where": _bound_choice,
 }

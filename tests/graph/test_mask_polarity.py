@@ -15,7 +15,7 @@ g (float[N, H, L, L] scores, float[N, L, 8] data, %DTYPE%[N, L] attention_mask) 
 <float zero = {0}, float one = {1}, float lowest = {-3.4e38}, float much = {-1e9}, float[1] hundred = {-100},
  int64 none = {0}, int64 some = {1}, int64[2] axes = {1, 2}, int64[1] last = {-1}, int64 step = {1}, int64[1] two = {2},
  float infinite = {-inf}, float[2,2] floors = {-3.4e38, -3.4e38, -3.4e38, -3.4e38},
- float[2,2] distances = {0, -30, -30, 0}> {
+ float[1,1,1,1] sink = {0.5}, float[2,2] distances = {0, -30, -30, 0}> {
 %NODES%
 }
 """
@@ -66,6 +66,33 @@ CASES: dict[str, tuple[str, str, Polarity | None]] = {
         """m = Cast <to = 1> (attention_mask) wide = Unsqueeze (m, axes) causal = Trilu <upper = 1> (floors, some)
         sums = Add (causal, wide) hidden = Equal (sums, zero) bias = Where (hidden, lowest, causal)
         masked = Add (scores, bias) y = Softmax (masked)""",
+        "keeps",
+    ),
+    "less the greatest of a row, which one without a mask hides from bounds": (  # MiMo v2
+        "bool",
+        """wide = Unsqueeze (attention_mask, axes) places = EyeLike <dtype = 9> (attention_mask)
+        seen = And (wide, places) bias = Where (seen, zero, lowest) masked = Add (scores, bias)
+        most = ReduceMax (masked, last) sums = Sub (masked, most) y = Softmax (sums)""",
+        "keeps",
+    ),
+    "less the greatest of a row that was squeezed": (
+        "bool",
+        """wide = Unsqueeze (attention_mask, axes) masked = Where (wide, lowest, scores)
+        flat = ReduceMax <keepdims = 0> (masked, last) most = Unsqueeze (flat, last)
+        sums = Sub (masked, most) y = Softmax (sums)""",
+        "pads",
+    ),
+    "less the greatest of a row, beside a sink": (
+        "bool",
+        """wide = Unsqueeze (attention_mask, axes) masked = Where (wide, scores, lowest)
+        sunk = Concat <axis = -1> (masked, sink) most = ReduceMax (sunk, last) sums = Sub (sunk, most)
+        y = Softmax (sums)""",
+        "keeps",
+    ),
+    "less the greatest of other scores": (
+        "bool",
+        """wide = Unsqueeze (attention_mask, axes) masked = Where (wide, scores, lowest)
+        most = ReduceMax (scores, last) sums = Sub (masked, most) y = Softmax (sums)""",
         "keeps",
     ),
     "with a bias of distances": (
