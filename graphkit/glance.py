@@ -9,14 +9,13 @@ from typing import ClassVar
 
 import onnx
 
+from graphkit.errors import count_things
 from graphkit.graph.declared_types import type_text
-from graphkit.graph.name_families import family_labels, family_pattern
-from graphkit.graph.names import join_words
+from graphkit.graph.names import family_labels, family_pattern, join_words
 from graphkit.graph.view import Scope, Value, all_nodes, as_text
 from graphkit.io.tensors import payload_size, walk_tensors
 from graphkit.render.document_blocks import Block, Prose, table
 from graphkit.render.result import Result
-from graphkit.suggest import count_things
 
 SHOWN_OPERATORS = 5
 SHOWN_PORTS = 12

@@ -15,7 +15,7 @@ import onnx
 import onnx.numpy_helper
 
 from graphkit.dtypes import array_of_bytes, typed_payload
-from graphkit.errors import ModelError
+from graphkit.errors import ModelError, count_things
 from graphkit.examples import example_name, resolve
 from graphkit.graph.dataflow import check_scopes
 from graphkit.graph.roles import Roles, find_roles
@@ -34,7 +34,6 @@ from graphkit.io.byte_source import (
 from graphkit.io.read import DEFAULT_THRESHOLD, Source, read_model_file
 from graphkit.io.urls import RemoteOptions, current_options, is_url
 from graphkit.io.wire import Mapped, Reference
-from graphkit.suggest import count_things
 
 if TYPE_CHECKING:
     import onnx_ir

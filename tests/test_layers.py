@@ -17,7 +17,7 @@ PACKAGE = Path(graphkit.__file__).parent
 # From the bottom up; rooms of one layer do not import each other. What proves that models are equal is below all that
 # rewrites models, and below the other proofs.
 LAYERS = (
-    ("errors", "suggest"),
+    ("errors",),
     ("dtypes", "progress"),
     ("examples", "graph", "io", "render"),
     ("glance", "save", "symbolic"),

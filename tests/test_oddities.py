@@ -27,7 +27,7 @@ from graphkit.analysis.summary import summary
 from graphkit.examples import resolve
 from graphkit.graph.cache_entries import cache_entries
 from graphkit.graph.declared_types import TensorType
-from graphkit.graph.name_families import family_label
+from graphkit.graph.names import family_label
 from graphkit.graph.operator_traits import VALUE_INPUTS
 from graphkit.graph.roles import zero_length_outputs
 from graphkit.model import Model

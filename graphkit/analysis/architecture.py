@@ -13,12 +13,10 @@ from graphkit.analysis.kv_cache import KVCache, kv_cache
 from graphkit.dtypes import inline_array
 from graphkit.graph.cache_entries import split_name as words
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.name_families import family_labels
-from graphkit.graph.names import module_path
+from graphkit.graph.names import family_labels, module_path
 from graphkit.graph.roles import count_captured_values, trace_condition, zero_length_outputs
-from graphkit.graph.traversal import follow_chain
 from graphkit.graph.uses import find_lookups, table_entries
-from graphkit.graph.view import Node, Scope, Value, all_nodes, unwrap_value
+from graphkit.graph.view import Node, Scope, Value, all_nodes, follow_chain, unwrap_value
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, NodeMark, Prose, table
 from graphkit.render.result import Result

@@ -18,13 +18,13 @@ from onnx import defs
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.analysis.node_costs import count_macs
 from graphkit.analysis.target_lint import CAUSES, INPUT_DIMS, UNSAID, Cause, Lint, Obstacle
+from graphkit.errors import count_things
 from graphkit.graph.declared_types import shape_text
-from graphkit.graph.name_families import by_family
+from graphkit.graph.names import by_family
 from graphkit.graph.view import Node, Scope, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, NodeMark, Prose, table
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, const, infer
-from graphkit.suggest import count_things
 from graphkit.symbolic.expr import TooComplexError
 from graphkit.targets import Target, load_target
 

@@ -10,11 +10,11 @@ from typing import ClassVar
 
 from graphkit.contract.bundle_contract import Access, BundleContract, StateTensor, Update
 from graphkit.contract.contract_files import read_bundle
+from graphkit.errors import count_things
 from graphkit.graph.declared_types import shape_text
-from graphkit.graph.name_families import family_labels, family_pattern
+from graphkit.graph.names import family_labels, family_pattern
 from graphkit.render.document_blocks import Block, Column, Heading, Prose, Table, table
 from graphkit.render.result import Result
-from graphkit.suggest import count_things
 
 ACCESS: Mapping[Access, str] = {"none": "-", "read": "read", "write": "write", "read and write": "read, write"}
 UPDATES: Mapping[Update, str] = {

@@ -25,12 +25,11 @@ from graphkit.analysis.report import (
 from graphkit.analysis.shape_ops import ShapeOps
 from graphkit.analysis.summary import Summary, shared_bytes
 from graphkit.analysis.verdict import Facts, Verdict, facts_of, folder_steps, model_steps, verdict_lines
-from graphkit.errors import ModelError
+from graphkit.errors import ModelError, count_things
 from graphkit.graph.names import distinct_stems, join_words, short_paths
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Cell, Column, Heading, Prose, Table, size_text, table
 from graphkit.render.result import Result
-from graphkit.suggest import count_things
 
 TITLED = 3  # models in the title of a page
 

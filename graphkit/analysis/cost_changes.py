@@ -12,7 +12,7 @@ from graphkit.analysis.node_costs import Amount, node_costs, sum_amounts
 from graphkit.analysis.peak_memory import PeakMemory
 from graphkit.analysis.summary import stored_bytes
 from graphkit.analysis.typical_sizes import TypicalSizes
-from graphkit.errors import GraphkitError
+from graphkit.errors import GraphkitError, count_things
 from graphkit.graph.roles import Axis
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
@@ -22,7 +22,6 @@ from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, infer, symbol
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.input_dims import declared_inputs, read_alike
-from graphkit.suggest import count_things
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, fields
 from typing import ClassVar, Literal
 
 from graphkit.analysis.findings import Finding, Judged, kind_of
-from graphkit.graph.name_families import family_labels
+from graphkit.errors import count_things
+from graphkit.graph.names import family_labels
 from graphkit.graph.operator_traits import GATHERING, value_inputs
 from graphkit.graph.view import all_nodes
 from graphkit.model import ModelLike, as_model
@@ -18,7 +19,6 @@ from graphkit.shapes import Shapes
 from graphkit.shapes.constraints import Trigger, find_triggers
 from graphkit.shapes.constraints.node_constraints import Guarded, Values
 from graphkit.shapes.infer import infer_claimed
-from graphkit.suggest import count_things
 
 Kind = Literal["never", "wrong shape", "empty", "sizes", "limit", "fit"]
 Dims = Sizes

@@ -17,19 +17,18 @@ from onnx import TensorProto
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.analysis.sliding_windows import cut_caches, find_windows
 from graphkit.dtypes import BITS, dtype_name
+from graphkit.errors import count_things
 from graphkit.graph.cache_entries import CacheEntry, growing_axis
 from graphkit.graph.declared_types import Dim, TensorType, declared_type, shape_text
-from graphkit.graph.name_families import family_labels, family_pattern
+from graphkit.graph.names import family_labels, family_pattern
 from graphkit.graph.operator_traits import PRESERVING, operator_set
 from graphkit.graph.roles import Roles, declared_rank
-from graphkit.graph.traversal import chain_end, follow_chain, walk_breadth_first, walk_postorder
 from graphkit.graph.uses import MOVES, moved_from
-from graphkit.graph.view import Node, Value, all_nodes
+from graphkit.graph.view import Node, Value, all_nodes, chain_end, follow_chain, walk_breadth_first, walk_postorder
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Cell, Prose, line, size_text, table
 from graphkit.shapes import Expr, infer
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
-from graphkit.suggest import count_things
 
 DEFAULT_CONTEXT = 2048
 

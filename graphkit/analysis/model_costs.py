@@ -12,8 +12,8 @@ from graphkit.analysis.node_costs import MEASURES, Amount, Measure, NodeCost, no
 from graphkit.analysis.peak_memory import PeakMemory
 from graphkit.analysis.summary import Weight, WeightBits, stored_weights, weight_bits
 from graphkit.analysis.typical_sizes import TypicalSizes
-from graphkit.graph.name_families import by_family, expand_label
-from graphkit.graph.names import join_words, module_of
+from graphkit.errors import count_things
+from graphkit.graph.names import by_family, expand_label, join_words, module_of
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import ModelLike, as_model
 from graphkit.options import By
@@ -33,7 +33,6 @@ from graphkit.render.document_blocks import (
 )
 from graphkit.render.result import Result, Sizes
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Expr, Shapes, infer, is_known, symbol
-from graphkit.suggest import count_things
 
 SHOWN = 110  # characters of an expression, in a text
 LONG = 2000  # characters of an expression that the shares of a whole do not repeat

@@ -17,8 +17,7 @@ from graphkit.analysis.model_interface import has_manifest
 from graphkit.dtypes import dtype_name
 from graphkit.graph.cache_entries import Slot
 from graphkit.graph.declared_types import declared_type, shape_text
-from graphkit.graph.name_families import family_labels, family_pattern
-from graphkit.graph.names import short_paths
+from graphkit.graph.names import family_labels, family_pattern, short_paths
 from graphkit.graph.view import Value
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, table

@@ -8,18 +8,15 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from graphkit.analysis.findings import Finding, Judged, kind_of
-from graphkit.errors import UsageError
+from graphkit.errors import UsageError, count_things
 from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.declared_types import Dim, declared_dims, hinted_type, shape_text, type_dims
 from graphkit.graph.mask_polarity import POLARITIES
-from graphkit.graph.name_families import family_label, family_labels, family_pattern
-from graphkit.graph.names import runs_of
+from graphkit.graph.names import family_label, family_labels, family_pattern, runs_of
 from graphkit.graph.roles import MASKS, Role, Roles, dim_at
-from graphkit.graph.traversal import walk_breadth_first
-from graphkit.graph.view import Node, Scope, Value
+from graphkit.graph.view import Node, Scope, Value, walk_breadth_first
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, Table, table
-from graphkit.suggest import count_things
 
 # Meanings of the usual names; a doc string in the model goes before.
 MEANINGS = {

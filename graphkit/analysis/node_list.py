@@ -10,10 +10,18 @@ from onnx import SparseTensorProto, TensorProto
 
 from graphkit.analysis.node_costs import FAILURES, bytes_of
 from graphkit.dtypes import dtype_name
-from graphkit.errors import UsageError
+from graphkit.errors import UsageError, count_things, did_you_mean
 from graphkit.graph.declared_types import Dim, attribute_text, shape_text
-from graphkit.graph.name_families import by_family, expand_label, glob_test, in_order, in_short, label_families
-from graphkit.graph.names import module_of, module_parts
+from graphkit.graph.names import (
+    by_family,
+    expand_label,
+    glob_test,
+    in_order,
+    in_short,
+    label_families,
+    module_of,
+    module_parts,
+)
 from graphkit.graph.view import Node, Value, all_nodes, as_text
 from graphkit.io.byte_source import external_extent
 from graphkit.io.tensors import payload_size
@@ -22,7 +30,6 @@ from graphkit.ops.tensor import plain_dims
 from graphkit.render.document_blocks import Block, Prose, Table, table, table_of
 from graphkit.render.result import Result
 from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, declarations, infer
-from graphkit.suggest import count_things, did_you_mean
 
 
 @dataclass(frozen=True)

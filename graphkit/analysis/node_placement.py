@@ -18,6 +18,7 @@ from graphkit.analysis.node_costs import node_costs
 from graphkit.analysis.target_lint import CONTROL_FLOW, Cause, Lint
 from graphkit.analysis.typical_sizes import TypicalSizes
 from graphkit.equivalence.spelling import inline_model
+from graphkit.errors import count_things
 from graphkit.graph.operator_traits import MEASURING
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
@@ -26,7 +27,6 @@ from graphkit.render.result import Result, Sizes
 from graphkit.runtime.providers import Provider
 from graphkit.runtime.session import as_provider, place_model
 from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, infer
-from graphkit.suggest import count_things
 from graphkit.targets import load_target
 
 NUMBERED = re.compile(r"n(\d+)(?!\d)")  # a node's name while onnxruntime places it, at the start of that of a fused one

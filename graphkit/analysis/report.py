@@ -16,12 +16,11 @@ from graphkit.analysis.shape_ops import shape_ops, unknown_shapes
 from graphkit.analysis.shape_origins import origins, what_if
 from graphkit.analysis.summary import summary
 from graphkit.analysis.verdict import Verdict, verdict_of
-from graphkit.errors import UsageError
+from graphkit.errors import UsageError, did_you_mean
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Heading, Lines, Table, table
 from graphkit.render.result import Result
 from graphkit.shapes import DimSpec, Shapes, declarations, infer
-from graphkit.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from graphkit.targets import Target

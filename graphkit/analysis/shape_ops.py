@@ -8,13 +8,13 @@ from dataclasses import astuple, dataclass, field
 from typing import ClassVar
 
 from graphkit.analysis.findings import Finding, Judged
+from graphkit.errors import count_things
 from graphkit.graph.operator_traits import MEASURING, SHAPE_OPERATORS, value_inputs
 from graphkit.graph.view import Value, all_nodes
 from graphkit.model import ModelLike, as_model
 from graphkit.render.document_blocks import Block, NodeMark, Prose, Table, table, table_of
 from graphkit.render.result import tabled
 from graphkit.shapes import Shapes, infer
-from graphkit.suggest import count_things
 
 
 @dataclass(frozen=True)

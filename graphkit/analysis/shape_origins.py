@@ -9,18 +9,16 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import ClassVar
 
-from graphkit.errors import UsageError
+from graphkit.errors import UsageError, count_things
 from graphkit.graph.dataflow import in_order
 from graphkit.graph.operator_traits import value_inputs
-from graphkit.graph.traversal import walk_postorder
 from graphkit.graph.uses import ShapeTensors
-from graphkit.graph.view import Node, Scope, Value, all_nodes
+from graphkit.graph.view import Node, Scope, Value, all_nodes, walk_postorder
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.ops.tensor import without_huge_numbers
 from graphkit.render.document_blocks import Block, Cell, Drawing, NodeMark, Prose, Shortened, table
 from graphkit.render.result import Result
 from graphkit.shapes import Expr, Ratio, Shapes, infer, is_known
-from graphkit.suggest import count_things
 
 # Consumers in the order of the report; all others come last. Axes are left out: they are nearly
 # always constants, and do not tell where a shape comes from.

@@ -16,8 +16,7 @@ from onnx import TensorProto
 from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.mask_polarity import DATA, HIDES, ElementBounds, Elements, is_boolean
 from graphkit.graph.operator_traits import COMPARING, MEASURING, SCORE_BIASES
-from graphkit.graph.traversal import chain_end, follow_chain, walk_breadth_first
-from graphkit.graph.view import Node, Value, unwrap_value
+from graphkit.graph.view import Node, Value, chain_end, follow_chain, unwrap_value, walk_breadth_first
 from graphkit.model import Model
 from graphkit.shapes import Expr, Shapes, infer
 from graphkit.shapes.input_dims import input_dims

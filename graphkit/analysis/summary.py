@@ -16,6 +16,7 @@ import onnx
 
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.dtypes import BITS, INTEGERS, dtype_name
+from graphkit.errors import count_things
 from graphkit.graph.operator_traits import EXTRA, QUANTIZED
 from graphkit.graph.roles import trace_condition
 from graphkit.graph.view import Node, all_nodes, all_scopes, as_text
@@ -24,7 +25,6 @@ from graphkit.io.tensors import element_count, payload_size, walk_tensors
 from graphkit.io.wire import encode_varint
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, Shortened, table, table_of
-from graphkit.suggest import count_things
 
 # Operator -> the inputs that hold packed weights, and the attribute and its default that says of how many bits
 PACKED: Mapping[str, tuple[tuple[int, ...], str, int]] = {

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from graphkit.dtypes import dtype_name
+from graphkit.errors import did_you_mean
 from graphkit.graph.declared_types import Dim, shape_text
-from graphkit.graph.name_families import by_family, find_matching_values, fixed_values, in_order
+from graphkit.graph.names import by_family, find_matching_values, fixed_values, in_order
 from graphkit.graph.operator_traits import MEASURING, value_inputs
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
@@ -20,7 +21,6 @@ from graphkit.ops.tensor import plain_dims
 from graphkit.render.document_blocks import Block, Prose, Table, table, table_of
 from graphkit.render.result import Result, tabled
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Shapes, declarations, infer
-from graphkit.suggest import did_you_mean
 
 UNKNOWN = re.compile(r"\?(\d+)\.")  # how the name of an unknown dim begins
 

@@ -17,6 +17,7 @@ from graphkit.analysis.model_costs import Costs, Quantity
 from graphkit.analysis.shape_ops import ShapeOps
 from graphkit.analysis.summary import Summary
 from graphkit.analysis.typical_sizes import TYPICAL
+from graphkit.errors import count_things
 from graphkit.graph.declared_types import declared_dims
 from graphkit.graph.roles import dim_at
 from graphkit.graph.uses import find_lookups, table_entries
@@ -39,7 +40,6 @@ from graphkit.render.document_blocks import (
 )
 from graphkit.render.result import Result, Sizes
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
-from graphkit.suggest import count_things
 
 if TYPE_CHECKING:
     from graphkit.analysis.architecture import ControlFlow

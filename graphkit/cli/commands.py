@@ -16,9 +16,9 @@ import click
 
 from graphkit import __version__
 from graphkit.cli.flags import click_option, read_limits
+from graphkit.errors import did_you_mean
 from graphkit.io.urls import current_options, remote_options
 from graphkit.options import TIMEOUT, Flag
-from graphkit.suggest import did_you_mean
 
 FETCHING = {
     "--download": "Fetch the whole file of a model on a server before it is read.",

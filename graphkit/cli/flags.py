@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import click
 
-from graphkit.errors import OutputError, UsageError
+from graphkit.errors import OutputError, UsageError, did_you_mean
 from graphkit.options import LIMITS, MAP, SIZES, Flag, as_declared, flags_of
 from graphkit.progress import HAS_MEMORY_LIMIT, Limits
-from graphkit.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem

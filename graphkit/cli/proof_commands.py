@@ -12,7 +12,7 @@ import click
 
 from graphkit.cli.flags import Asked, complete, output_format_option, takes_options
 from graphkit.cli.output import load_model, model_path, print_line, progress_on_terminal, show_result, start_prover
-from graphkit.errors import UsageError
+from graphkit.errors import UsageError, did_you_mean
 from graphkit.model_diff.changes import COSTS, SECTIONS
 from graphkit.options import (
     CompareOptions,
@@ -24,7 +24,6 @@ from graphkit.options import (
     option,
     sizes_option,
 )
-from graphkit.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from graphkit.shapes import DimSpec

@@ -13,10 +13,9 @@ import click
 
 from graphkit.cli.flags import FULL, Asked, Format, complete, format_of, takes_options
 from graphkit.cli.output import print_line, progress_on_terminal, put_text, render_result, show_result
-from graphkit.errors import UsageError
+from graphkit.errors import UsageError, count_things
 from graphkit.options import LIMITS, option
 from graphkit.progress import DEFAULT_LIMITS, Limits
-from graphkit.suggest import count_things
 
 if TYPE_CHECKING:
     from graphkit.fleet.survey import Executor

@@ -17,7 +17,7 @@ import numpy as np
 from graphkit.contract.contract_parts import Generation, State
 from graphkit.contract.host_contract import By, Contract, Kind, Method, Port, Source, Table
 from graphkit.errors import UsageError
-from graphkit.graph.name_families import family_label, family_pattern
+from graphkit.graph.names import family_label, family_pattern
 from graphkit.render.document_blocks import printable
 from graphkit.render.markdown import escape_markdown
 

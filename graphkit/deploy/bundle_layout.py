@@ -26,9 +26,8 @@ from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import Dim, declared_dims
 from graphkit.graph.roles import Axis
-from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.uses import readers_beside
-from graphkit.graph.view import Value
+from graphkit.graph.view import Value, walk_breadth_first
 from graphkit.model import Model
 from graphkit.ops.tensor import element_numbers
 from graphkit.passes.state.update_cache_in_place import SLOTS

@@ -15,7 +15,7 @@ from onnx import TensorProto
 from graphkit.analysis.kv_cache import table_positions
 from graphkit.analysis.model_interface import check_frozen_sizes
 from graphkit.deploy.export_pipeline import MASK_LENGTH
-from graphkit.errors import UsageError
+from graphkit.errors import UsageError, did_you_mean
 from graphkit.graph.declared_types import declared_dims, declared_type
 from graphkit.graph.roles import Axis
 from graphkit.model import Model
@@ -31,7 +31,6 @@ from graphkit.shapes.constraints.failing_sizes import SizeCheck, check_sizes, fi
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles, tied_symbols
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.input_dims import declared_inputs
-from graphkit.suggest import did_you_mean
 from graphkit.targets import Target, load_target
 
 SizeOptions = LowerOptions | BundleOptions

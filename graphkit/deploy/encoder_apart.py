@@ -11,8 +11,7 @@ from graphkit.equivalence.stages import Stage, prove_stages
 from graphkit.errors import UsageError
 from graphkit.graph.operator_traits import MEASURING
 from graphkit.graph.roles import Role
-from graphkit.graph.traversal import walk_breadth_first
-from graphkit.graph.view import Value
+from graphkit.graph.view import Value, walk_breadth_first
 from graphkit.model import Model
 from graphkit.passes.npu.cache_interface import FLOAT_TYPES
 from graphkit.rewrite import Editor, NewNode

@@ -16,13 +16,12 @@ from graphkit.deploy.lower_model import AXES, PLAIN_PASSES
 from graphkit.deploy.lower_report import DATA, Judgement
 from graphkit.deploy.lowered_contract import Lowered
 from graphkit.dtypes import dtype_name
-from graphkit.errors import GraphkitError
+from graphkit.errors import GraphkitError, count_things
 from graphkit.graph.view import Node, all_nodes
 from graphkit.judges import Answer, Trial, ask_judge, find_judge
 from graphkit.progress import Progress
 from graphkit.save import Placement, save_models
 from graphkit.shapes import infer
-from graphkit.suggest import count_things
 from graphkit.targets import load_target
 
 ROUNDS = 4

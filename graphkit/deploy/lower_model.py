@@ -19,7 +19,7 @@ from graphkit.deploy.lowering_checks import check_ranges, check_texts, is_step
 from graphkit.deploy.source_pooling import pool_by_product
 from graphkit.dtypes import dtype_name
 from graphkit.equivalence.stages import Stage
-from graphkit.errors import UsageError
+from graphkit.errors import UsageError, count_things
 from graphkit.graph.names import free_name, names_in
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
@@ -63,7 +63,6 @@ from graphkit.rewrite.new_interface import (
     with_names,
 )
 from graphkit.shapes import AS_DECLARED, DimSpec, infer
-from graphkit.suggest import count_things
 
 
 def _counted_positions(model: Model, setting: Setting, name: str) -> dict[str, np.ndarray]:

@@ -19,7 +19,7 @@ from graphkit.analysis.cost_changes import CostChange, cost_change_blocks
 from graphkit.analysis.verdict import asked_options
 from graphkit.contract import Contract
 from graphkit.deploy.lowered_contract import Lowered
-from graphkit.errors import UsageError
+from graphkit.errors import UsageError, count_things
 from graphkit.judges import JUDGES, Answer, Trial, ask_judge, find_judge
 from graphkit.options import JUDGE_SECONDS, LowerOptions
 from graphkit.progress import Progress
@@ -27,7 +27,6 @@ from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
 from graphkit.runtime.isolation import describe_ending
 from graphkit.shapes import infer
-from graphkit.suggest import count_things
 from graphkit.verify.deployment_proofs import LoweringProof
 from graphkit.verify.rewrite_proof import ProvenReport, proof_outcome
 

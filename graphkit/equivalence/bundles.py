@@ -28,7 +28,7 @@ from graphkit.equivalence.equivalence_summary import SECONDS, EquivalenceSummary
 from graphkit.equivalence.interface import declaration_faults
 from graphkit.equivalence.originals import Originals
 from graphkit.equivalence.result import Equivalence
-from graphkit.errors import ModelError
+from graphkit.errors import ModelError, count_things
 from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.declared_types import Dim, declared_type
 from graphkit.graph.roles import Role
@@ -41,7 +41,6 @@ from graphkit.shapes import Expr, Shapes, lower
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer, infer_from
 from graphkit.shapes.input_dims import declare_dim, declared_inputs, named_inputs, read_dim
-from graphkit.suggest import count_things
 from graphkit.symbolic.expr import TooComplexError, const, symbol
 
 # The original of each method of a bundle: a decoder, or an encoder and the first step of a decoder as one model.

@@ -41,10 +41,8 @@ from graphkit.equivalence.sizes import (
 from graphkit.equivalence.spelling import inline_model, kernel_fault
 from graphkit.equivalence.terms import Constants, Term, Terms
 from graphkit.graph.declared_types import declared_dims
-from graphkit.graph.name_families import family_labels, label_families
-from graphkit.graph.names import join_words
-from graphkit.graph.traversal import chain_end
-from graphkit.graph.view import all_scopes
+from graphkit.graph.names import family_labels, join_words, label_families
+from graphkit.graph.view import all_scopes, chain_end
 from graphkit.matching.value_numbering import ConstantNumbers
 from graphkit.model import ModelLike, as_model
 from graphkit.ops.rule_context import UnknownError

@@ -27,8 +27,7 @@ from graphkit.equivalence.application import Reading
 from graphkit.equivalence.result import LEAST_SIZES
 from graphkit.equivalence.spelling import OF_KERNEL
 from graphkit.errors import ModelError
-from graphkit.graph.traversal import walk_breadth_first
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import Node, Value, walk_breadth_first
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model
 from graphkit.ops.costs import MACS

@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphkit.equivalence.result import GRADES, LEAST_SIZES, ROUNDED, ComparedConstants, Equivalence
-from graphkit.errors import ModelError
+from graphkit.errors import ModelError, count_things
 from graphkit.graph.names import join_words
 from graphkit.model import Model
 from graphkit.progress import OutOfTimeError, time_limit
 from graphkit.render.document_blocks import Block, Prose
 from graphkit.shapes.input_dims import DimNames
-from graphkit.suggest import count_things
 
 SECONDS = 60.0  # after which the runs alone are the proof
 MAX_LIMITS = 2  # of sizes that the headline tells

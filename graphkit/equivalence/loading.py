@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from graphkit.dtypes import BITS, INTEGERS
 from graphkit.equivalence.application import inputs_fault
-from graphkit.errors import ModelError
+from graphkit.errors import ModelError, count_things
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Scope, all_nodes, all_scopes
 from graphkit.io.byte_source import external_extent
@@ -24,7 +24,6 @@ from graphkit.ops.tensor import element_numbers
 from graphkit.progress import check_time
 from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import infer
-from graphkit.suggest import count_things
 
 # Faults for which onnxruntime does not load a model, whatever its nodes compute.
 

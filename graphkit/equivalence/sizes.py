@@ -11,8 +11,7 @@ from graphkit.dtypes import FLOATS, HALVES, INTEGERS
 from graphkit.equivalence.result import ROUNDED, ExprPair, SizeLimit
 from graphkit.graph.declared_types import declared_dims, shape_text
 from graphkit.graph.roles import count_captured_values
-from graphkit.graph.traversal import walk_breadth_first
-from graphkit.graph.view import Node, Value, all_nodes
+from graphkit.graph.view import Node, Value, all_nodes, walk_breadth_first
 from graphkit.model import Model
 from graphkit.ops.control_and_sequences import has_first_iteration
 from graphkit.ops.rule_context import UnknownError

@@ -21,8 +21,7 @@ from graphkit.equivalence.result import GRADES, Equivalence
 from graphkit.equivalence.sizes import producing_nodes
 from graphkit.errors import ModelError
 from graphkit.graph.roles import count_captured_values
-from graphkit.graph.traversal import walk_breadth_first
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import Node, Value, walk_breadth_first
 from graphkit.model import Model
 from graphkit.progress import OutOfTimeError, time_limit
 from graphkit.shapes import Shapes, infer, is_known

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from graphkit.errors import UsageError
-from graphkit.suggest import did_you_mean
+from graphkit.errors import UsageError, did_you_mean
 
 __all__ = ["EXAMPLES", "example_name", "resolve"]
 

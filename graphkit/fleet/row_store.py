@@ -16,12 +16,11 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING
 
 from graphkit import __version__
-from graphkit.errors import OutputError, UsageError
+from graphkit.errors import OutputError, UsageError, count_things
 from graphkit.fleet import storage
 from graphkit.fleet.survey_sources import is_same_data
 from graphkit.fleet.survey_task import Row
 from graphkit.io.urls import is_url
-from graphkit.suggest import count_things
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
 from graphkit.analysis.findings import KIND_NAMES, KINDS
-from graphkit.errors import UsageError
+from graphkit.errors import UsageError, count_things, did_you_mean
 from graphkit.fleet import storage
 from graphkit.fleet.row_store import read_table
 from graphkit.fleet.survey_task import BLOCKERS, COLUMNS, found_column
@@ -19,7 +19,6 @@ from graphkit.graph.names import paths_below
 from graphkit.io.urls import is_url
 from graphkit.render.document_blocks import Block, Cell, Column, Link, Prose, Table
 from graphkit.render.result import Result
-from graphkit.suggest import count_things, did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa

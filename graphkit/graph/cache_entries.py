@@ -17,11 +17,10 @@ from typing import NamedTuple
 from onnx import TensorProto
 
 from graphkit.graph.declared_types import Dim, TensorType, hinted_type
-from graphkit.graph.name_families import is_number
+from graphkit.graph.names import is_number
 from graphkit.graph.operator_traits import RECURRENT
-from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.uses import MOVES, find_readers, moved_from, moves_elements
-from graphkit.graph.view import Node, Scope, Value, unwrap_value
+from graphkit.graph.view import Node, Scope, Value, unwrap_value, walk_breadth_first
 
 PAST = {"past", "prev", "previous", "old"}
 PRESENT = {"present", "new", "next", "updated", "cur", "current"}

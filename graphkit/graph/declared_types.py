@@ -12,9 +12,9 @@ import onnx.helper
 from onnx import AttributeProto, GraphProto, SparseTensorProto, TensorProto
 
 from graphkit.dtypes import dtype_name, inline_array
-from graphkit.graph.name_families import is_number
+from graphkit.errors import count_things
+from graphkit.graph.names import is_number
 from graphkit.graph.view import Value, as_text
-from graphkit.suggest import count_things
 
 Dim = int | str | None  # a number, a symbol, or unknown
 

@@ -34,8 +34,7 @@ from graphkit.graph.operator_traits import (
     operator_set,
     value_inputs,
 )
-from graphkit.graph.traversal import walk_breadth_first
-from graphkit.graph.view import ZERO, Node, Value, unwrap_value
+from graphkit.graph.view import ZERO, Node, Value, unwrap_value, walk_breadth_first
 
 Polarity = Literal["keeps", "pads", "adds"]  # 1 counts and 0 hides; 1 hides and 0 counts; it is added to scores
 POLARITIES: Mapping[Polarity, str] = {

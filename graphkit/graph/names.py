@@ -1,15 +1,26 @@
-"""Names: free ones, those of files, counts of things, and the module that a node was exported from."""
+"""Names: free ones, those of files and modules, and families of names, each as one label that says exactly which.
+
+The names of a family differ in numbers, or in key and value: `past.{0-17}.{key|value}` stands for 36 names,
+`h.{0,2,5-7}` for five, and `layers.{i=0-3}/attn_{i}` for four, whose numbers vary together, as `{i=key|value}` and
+`{i}` do.
+"""
 
 from __future__ import annotations
 
 import ast
+import fnmatch
 import itertools
+import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
+from string import ascii_lowercase
+from typing import TypeVar
 
-from graphkit.graph.view import Node, Scope, all_scopes
+from graphkit.errors import UsageError, count_things, did_you_mean
+from graphkit.graph.operator_traits import RANDOM
+from graphkit.graph.view import Node, Scope, Value, all_scopes
 
 SCOPES_KEY = "pkg.torch.onnx.name_scopes"  # node metadata of torch's newer exporter
 
@@ -121,3 +132,347 @@ def _module_scopes(node: Node) -> list[str]:
             if isinstance(scopes, list) and len(scopes) > 1:
                 return [str(scope) for scope in scopes]
     return []
+
+
+MAX_DIGITS = 10
+KEY_VALUE = {"key", "value", "keys", "values", "k", "v"}
+LETTERS = ascii_lowercase[8:]  # of words that vary together: i, j, ...
+SHOWN = 6  # labels in a sentence
+WIDE = 120  # characters of a label in a sentence
+RUN = r"[0-9]{1,9}(?:-[0-9]{1,9})?"
+CHOICE = re.compile(rf"\{{(?:([i-z])=)?({RUN}(?:,{RUN})*|[A-Za-z]+(?:\|[A-Za-z]+)+)\}}|\{{([i-z])\}}")
+
+SEPARATOR = "\x1f"  # of the two names of a pair, which no name is shown with
+
+Pair = tuple[str, str]
+Words = tuple[str, ...]
+K = TypeVar("K", bound=Hashable)
+
+
+def family_pattern(name: str) -> str:
+    """Return a name with its numbers, and the words key and value, replaced by control characters."""
+    if re.search("[{}\0\1\2]", name):  # which would read as a family or a pattern
+        return f"{name}\2"
+    return "".join("\0" if is_number(x) else "\1" if x.lower() in KEY_VALUE else x for x in _split_parts(name))
+
+
+def is_number(word: str) -> bool:
+    """Whether a word is a number small enough to be an index."""
+    return word.isascii() and word.isdigit() and len(word) < MAX_DIGITS
+
+
+def _split_parts(name: str) -> list[str]:
+    return re.split(r"([0-9]+|[A-Za-z]+)", name)
+
+
+def label_families(names: Iterable[str]) -> dict[str, list[str]]:
+    """Return labels that together stand for exactly these names, each once, with the names of each.
+
+    Example:
+        >>> list(families(["x.0.key", "x.0.value", "x.1.key", "y"]))
+        ['x.{0-1}.key', 'x.0.value', 'y']
+    """
+    by_pattern: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        by_pattern.setdefault(family_pattern(name), []).append(name)
+    return {label: family for members in by_pattern.values() for label, family in _label_pattern(members)}
+
+
+def by_family(rows: Iterable[tuple[str, K]]) -> list[tuple[str, K, int]]:
+    """Return rows of names with one for each family of the same other cells, and how many names it stands for.
+
+    Example:
+        >>> by_family([("h.0", 4), ("y", 4), ("h.1", 4), ("h.2", 5)])
+        [('h.{0-1}', 4, 2), ('y', 4, 1), ('h.2', 5, 1)]
+    """
+    groups: dict[tuple[str, K], list[str]] = {}
+    place: dict[tuple[str, K], int] = {}
+    for number, (name, cells) in enumerate(rows):
+        groups.setdefault((family_pattern(name), cells), []).append(name)
+        place.setdefault((name, cells), number)
+    families = [(cells, item) for (_, cells), listed in groups.items() for item in label_families(listed).items()]
+    rows_at = [(place[family[0], cells], (label, cells, len(family))) for cells, (label, family) in families]
+    return [row for _, row in sorted(rows_at, key=lambda row: row[0])]
+
+
+def pair_families(pairs: Iterable[Pair]) -> dict[Pair, list[Pair]]:
+    """Return families of pairs of names, whose numbers may vary together, as `families` does for single names.
+
+    Example:
+        >>> list(pair_families([("h.0", "x0"), ("h.1", "x1"), ("y", "z")]))
+        [('h.{i=0-1}', 'x{i}'), ('y', 'z')]
+    """
+    families = label_families(map(_join_pair, pairs))
+    return {_split_pair(label): [*map(_split_pair, names)] for label, names in families.items()}
+
+
+def pairs_by_family(rows: Iterable[tuple[Pair, K]]) -> list[tuple[Pair, K, int]]:
+    """Return rows of pairs of names with one for each family, as `by_family` does for single names."""
+    families = by_family((_join_pair(pair), cells) for pair, cells in rows)
+    return [(_split_pair(label), cells, count) for label, cells, count in families]
+
+
+def _join_pair(pair: Pair) -> str:
+    return SEPARATOR.join(name.replace(SEPARATOR, " ") for name in pair)
+
+
+def _split_pair(joined: str) -> Pair:
+    first, _, second = joined.partition(SEPARATOR)
+    return first, second
+
+
+def family_label(names: Sequence[str]) -> str | None:
+    """Return one label for names of the same pattern, or None if there is none; a name may come twice."""
+    labelled = _label_pattern(list(dict.fromkeys(names)))
+    return labelled[0][0] if len(labelled) == 1 else None
+
+
+def family_labels(names: Iterable[str]) -> str:
+    """Return names as text for a sentence: a label for each family, or the first few and the number of the others."""
+    return in_short(label_families(names))
+
+
+def in_short(labels: Mapping[str, Collection[str]]) -> str:
+    """Return labels, with the names of each, for a sentence; of a label that is too long, its first name."""
+    short = {label: len(family) for label, family in labels.items() if len(label) <= WIDE or len(family) == 1}
+    if len(short) == len(labels) <= SHOWN:
+        return ", ".join(labels)
+    shown = [(label, short[label]) if label in short else (next(iter(family)), 1) for label, family in labels.items()]
+    texts, count = zip(*shown[: SHOWN // 2], strict=True)
+    return f"{', '.join(texts)} and {sum(map(len, labels.values())) - sum(count):,} more"
+
+
+def _label_pattern(names: Sequence[str]) -> list[tuple[str, list[str]]]:
+    if len(names) == 1:
+        return [(names[0], [names[0]])]
+    rows = [tuple(_split_parts(name)) for name in names]
+    columns = list(zip(*rows, strict=True))
+    ties = _tied_columns(columns)
+    varying = [column for column, words in enumerate(columns) if ties[column] == column and len(set(words)) > 1]
+    products = min((_split_into_products(rows, varying, order) for order in (varying, varying[::-1])), key=len)
+    place = {row: number for number, row in enumerate(zip(*(columns[c] for c in varying), strict=True))}
+    labelled = []
+    for sets in products:
+        members = sorted(place[row] for row in itertools.product(*sets))
+        words = dict(zip(varying, sets, strict=True))
+        labelled.append((_label_of_row(rows[members[0]], words, ties), [names[member] for member in members]))
+    return sorted(labelled, key=lambda label: names.index(label[1][0]))
+
+
+def _tied_columns(columns: Sequence[Words]) -> list[int]:
+    """Return for each column the first one that has the same words in every name, mostly itself."""
+    first: dict[Words, int] = {}
+    ties = [first.setdefault(words, column) if len(set(words)) > 1 else column for column, words in enumerate(columns)]
+    return ties if len(first) <= len(LETTERS) else list(range(len(columns)))
+
+
+def _split_into_products(
+    rows: Sequence[Words], varying: Sequence[int], order: Sequence[int]
+) -> list[tuple[Words, ...]]:
+    """Return the rows, of their varying columns, as products of sets of words, joined column by column."""
+    products: list[tuple[Words, ...]] = [tuple((row[column],) for column in varying) for row in rows]
+    for column in order:
+        at = varying.index(column)
+        joined: dict[tuple[Words, ...], list[str]] = {}
+        for sets in products:
+            joined.setdefault((*sets[:at], *sets[at + 1 :]), []).extend(sets[at])
+        products = [(*rest[:at], tuple(sorted(words, key=_sort_key)), *rest[at:]) for rest, words in joined.items()]
+    return products
+
+
+def _sort_key(word: str) -> tuple[int, int, str]:
+    return (int(word), len(word), "") if is_number(word) else (0, 0, word)
+
+
+def _label_of_row(row: Words, sets: dict[int, Words], ties: Sequence[int]) -> str:
+    tied = [column for column in dict.fromkeys(ties) if ties.count(column) > 1 and len(sets.get(column, ())) > 1]
+    letters = {column: LETTERS[number] for number, column in enumerate(tied)}
+    text = ""
+    for column, word in enumerate(row):
+        first = ties[column]
+        if first != column and first in letters:
+            text += f"{{{letters[first]}}}"
+        else:
+            words, letter = sets.get(column, (word,)), f"{letters[column]}=" if column in letters else ""
+            text += f"{{{letter}{_choice_text(words)}}}" if letter or len(words) > 1 else words[0]
+    return text
+
+
+def _choice_text(words: Words) -> str:
+    """Return `key|value`, or numbers as `0,2,5-7`."""
+    if not is_number(words[0]):
+        return "|".join(words)
+    runs: list[list[str]] = []
+    for word in words:
+        before = runs[-1][-1] if runs else ""
+        if before and word == f"{int(before) + 1:0{len(before)}d}":  # with as many leading zeros
+            runs[-1].append(word)
+        else:
+            runs.append([word])
+    return ",".join(run[0] if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)
+
+
+def expand_label(label: str) -> Iterator[str]:
+    """Yield the names that a label stands for.
+
+    Example:
+        >>> list(expanded("past.{0-1}.{key|value}"))
+        ['past.0.key', 'past.0.value', 'past.1.key', 'past.1.value']
+    """
+    if count_of(label) == 1:
+        yield label
+        return
+    pieces, end = [], 0
+    for choice in CHOICE.finditer(label):
+        pieces.append((label[end : choice.start()], choice))
+        end = choice.end()
+    for chosen in itertools.product(*(_words_of_choice(choice) for _, choice in pieces if not choice[3])):
+        words, text = iter(chosen), ""
+        named: dict[str, str] = {}
+        for before, choice in pieces:
+            word = named.get(choice[3], choice[0]) if choice[3] else next(words)
+            if choice[1]:
+                named[choice[1]] = word
+            text += before + word
+        yield text + label[end:]
+
+
+def count_of(label: str) -> int:
+    """Return how many names a label stands for."""
+    return math.prod(_choice_size(choice) for choice in CHOICE.finditer(label))
+
+
+def _words_of_choice(choice: re.Match[str]) -> list[str]:
+    if "|" in choice[2]:
+        return choice[2].split("|")
+    words = []
+    for part in choice[2].split(","):
+        low, _, high = part.partition("-")
+        words += [f"{number:0{len(low)}d}" for number in range(int(low), int(high or low) + 1)]
+    return words
+
+
+def _choice_size(choice: re.Match[str]) -> int:
+    if choice[3] or "|" in choice[2]:
+        return 1 if choice[3] else len(choice[2].split("|"))
+    bounds = (part.partition("-") for part in choice[2].split(","))
+    return sum(max(0, int(high or low) + 1 - int(low)) for low, _, high in bounds)
+
+
+def find_value(scopes: tuple[Scope, ...], name: str, label: str) -> Value:
+    """Return a value of the main graph.
+
+    Raises:
+        UsageError: There is none of that name.
+    """
+    value = scopes[0].values.get(name)
+    if value is None:
+        raise _missing_name_error(scopes, name, label, "value", list(scopes[0].values))
+    return value
+
+
+def find_value_or_node(scopes: tuple[Scope, ...], name: str, label: str) -> Value | Node:
+    """Return the value of the main graph that has a name, else the node.
+
+    Raises:
+        UsageError: There is neither, or several nodes have that name.
+    """
+    main = scopes[0]
+    if name in main.values:
+        return main.values[name]
+    nodes = [node for node in main.nodes if name and node.proto.name == name]
+    if len(nodes) > 1:
+        count = count_things(len(nodes), "node(s)")
+        raise UsageError(f"{label}: {count} have the name '{name}' - name a value instead")
+    if not nodes:
+        names = [*main.values, *(node.proto.name for node in main.nodes)]
+        raise _missing_name_error(scopes, name, label, "value or node", names)
+    return nodes[0]
+
+
+def _missing_name_error(
+    scopes: tuple[Scope, ...], name: str, label: str, kind: str, names: Iterable[str]
+) -> UsageError:
+    inner = (scope for scope in all_scopes(scopes) if scope is not scopes[0])
+    inside = next((scope for scope in inner if _defines_name(scope, name)), None)
+    if inside is None:
+        hint = did_you_mean(name, names, "`graphkit shapes` lists the values")
+        return UsageError(f"{label}: there is no {kind} '{name}' - {hint}")
+    if inside in scopes or not scopes[0].contains(inside):
+        hint = "put functions into the graph first: graphkit rewrite -p inline-functions"
+        return UsageError(f"{label}: '{name}' is in the {inside.path.split('/')[0]}, not in the main graph - {hint}")
+    op_type = inside.owner.op_type if inside.owner is not None else "node"
+    hint = "name an output of that node"
+    if op_type == "If":
+        hint += ", or take one branch first: graphkit rewrite -p inline-constant-if, specialize-input, or split-merged"
+    where = f"the body '{inside.path}' of a node {op_type}"
+    return UsageError(f"{label}: '{name}' is in {where}, which may not run - {hint}")
+
+
+def _defines_name(scope: Scope, name: str) -> bool:
+    return name in scope.values or any(node.proto.name == name for node in scope.nodes if name)
+
+
+MAX_NAMES = 10_000  # that a family in a glob may stand for
+
+
+def in_order(scopes: tuple[Scope, ...]) -> Iterator[Value]:
+    """Yield the values of each scope: inputs, initializers, then the outputs of its nodes."""
+    for scope in all_scopes(scopes):
+        outputs = (value for node in scope.nodes for value in node.results)
+        yield from dict.fromkeys(itertools.chain(scope.inputs, scope.initializers, outputs))
+
+
+def fixed_values(scopes: tuple[Scope, ...]) -> set[Value]:
+    """Return the initializers and constants, and all values that follow from them alone."""
+    fixed: set[Value] = set()
+    for scope in all_scopes(scopes):
+        fixed.update(value for value in (*scope.initializers, *scope.values.values()) if value.is_constant)
+        for node in scope.nodes:
+            reads = node.operands
+            if reads and not node.bodies and node.op_type not in RANDOM and all(value in fixed for value in reads):
+                fixed.update(node.results)
+    return fixed
+
+
+def find_matching_values(globs: Sequence[str], shown: Sequence[Value], every: Sequence[Value]) -> list[Value]:
+    """Return the values that one of some globs matches: by name, as SCOPE::NAME or by the path of their node.
+
+    A family such as `past.{0-5}.key` stands for its names; in these, * and ? are wildcards.
+
+    Raises:
+        UsageError: A glob matches none of those that are shown; `every` has the others, which are constant.
+    """
+    matches: set[Value] = set()
+    for glob in globs:
+        pattern = glob_test(glob)
+        matched = [value for value in shown if any(map(pattern, _names_of_value(value)))]
+        if not matched:
+            if any(pattern(name) for value in every for name in _names_of_value(value)):
+                raise UsageError(f"'{glob}' matches constants only - add --constants to show them")
+            plain = max(re.split(r"[*?\[\]]|\{[^}]*\}", glob), key=len) or glob
+            hint = did_you_mean(plain, (value.name for value in shown), "`graphkit shapes` lists the names")
+            raise UsageError(f"no tensor matches '{glob}' - {hint}")
+        matches.update(matched)
+    return [value for value in shown if value in matches]
+
+
+def _names_of_value(value: Value) -> Iterator[str]:
+    yield value.name
+    if value.scope.path:
+        yield f"{value.scope.path}::{value.name}"
+    if value.producer is not None:
+        yield value.producer.path
+
+
+def glob_test(glob: str) -> Callable[[str], bool]:
+    """Return whether a name matches a glob or is the same.
+
+    Raises:
+        UsageError: Its families stand for too many names.
+    """
+    if count_of(glob) > MAX_NAMES:
+        raise UsageError(f"'{glob}' stands for {count_of(glob):,} names - write * for so many, {MAX_NAMES:,} at most")
+    names = {glob, *expand_label(glob)}
+    regex = re.compile("|".join(fnmatch.translate(name) for name in names))
+    return lambda name: name in names or regex.match(name) is not None

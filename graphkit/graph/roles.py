@@ -18,9 +18,8 @@ from graphkit.graph.cache_entries import CROSS, CacheEntry, StateEntry, cache_en
 from graphkit.graph.declared_types import Dim, TensorType, hinted_type
 from graphkit.graph.mask_polarity import Polarity, find_polarity
 from graphkit.graph.operator_traits import PRESERVING
-from graphkit.graph.traversal import chain_end, follow_chain
 from graphkit.graph.uses import BEFORE_LOOKUPS, Use, find_lookups, find_uses, table_entries
-from graphkit.graph.view import Node, Scope, Value, branch_fault, unwrap_value
+from graphkit.graph.view import Node, Scope, Value, branch_fault, chain_end, follow_chain, unwrap_value
 
 # Recognise merged decoders: an If on a boolean input with one branch that reads the past.
 #

@@ -21,8 +21,7 @@ from graphkit.graph.operator_traits import (
     operator_set,
     value_inputs,
 )
-from graphkit.graph.traversal import walk_breadth_first
-from graphkit.graph.view import Node, Scope, Value, unwrap_value
+from graphkit.graph.view import Node, Scope, Value, unwrap_value, walk_breadth_first
 
 Use = Literal["lookup", "angle", "mask", "hidden"]
 

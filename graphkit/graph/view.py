@@ -1,14 +1,16 @@
-"""A read-only view of a ModelProto: scopes, nodes and values, with producers and consumers.
+"""A read-only view of a ModelProto: scopes, nodes and values, with producers and consumers, and walks along these.
 
-The view wraps the protos and copies nothing but names, so that it takes milliseconds where a full
-conversion takes a fifth of a second, and loses nothing. Names are unique within a scope only: scope and name
-together identify a value. Scopes nest as graphs do: a body sees the values of the scopes around it, a
-function only its own.
+The view wraps the protos and copies nothing but names, so that it takes milliseconds where a full conversion takes a
+fifth of a second, and loses nothing. Names are unique within a scope only: scope and name together identify a value.
+Scopes nest as graphs do: a body sees the values of the scopes around it, a function only its own.
+
+No walk needs a limit of its own: each item is met once, so that a walk ends with the graph, also in a broken model
+whose nodes form a circle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
@@ -16,7 +18,6 @@ import onnx
 from onnx import AttributeProto, SparseTensorProto, TensorProto
 
 from graphkit.errors import ModelError
-from graphkit.graph.traversal import chain_end
 
 T = TypeVar("T", int, float, str, tuple[int, ...], TensorProto, SparseTensorProto)
 FIELDS: Mapping[type, tuple[int, str]] = {
@@ -477,3 +478,70 @@ class _Builder:
             self.fill_graph(body, graph)
         if bodies:
             node.bodies = bodies
+
+
+ItemT = TypeVar("ItemT", bound=Hashable)
+
+
+def follow_chain(start: ItemT | None, following: Callable[[ItemT], ItemT | None]) -> Iterator[ItemT]:
+    """Yield an item, the one that follows it, and so on, until none follows.
+
+    `following` is called for an item only when the caller asks for the next one.
+    """
+    met: set[ItemT] = set()
+    while start is not None and start not in met:
+        met.add(start)
+        yield start
+        start = following(start)
+
+
+def chain_end(start: ItemT, following: Callable[[ItemT], ItemT | None]) -> ItemT:
+    """Return the last item of a chain."""
+    *_, end = follow_chain(start, following)
+    return end
+
+
+def walk_breadth_first(
+    starts: Iterable[ItemT], following: Callable[[ItemT], Iterable[ItemT | None]]
+) -> Iterator[ItemT]:
+    """Yield items and all that follow them, breadth first, each once; None is left out.
+
+    `following` is called for an item only when the caller asks for the next one.
+    """
+    queue = list(dict.fromkeys(starts))
+    met = set(queue)
+    for item in queue:
+        yield item
+        unmet = dict.fromkeys(each for each in following(item) if each is not None and each not in met)
+        met.update(unmet)
+        queue += unmet
+
+
+def walk_postorder(starts: Iterable[ItemT], following: Callable[[ItemT], Iterable[ItemT | None]]) -> Iterator[ItemT]:
+    """Yield items and all that follow them, depth first, each once and after those that follow it; None is left out."""
+    met: set[ItemT] = set()
+    pending = [(item, False) for item in reversed(list(starts))]
+    while pending:
+        item, is_followed = pending.pop()
+        if is_followed:
+            yield item
+        elif item not in met:
+            met.add(item)
+            pending.append((item, True))
+            pending += [(each, False) for each in reversed(list(following(item))) if each is not None]
+
+
+def connected_groups(
+    items: Iterable[ItemT], neighbours: Callable[[ItemT], Iterable[ItemT | None]]
+) -> Iterator[list[ItemT]]:
+    """Yield groups of connected items, each in the order of all; neighbours that are none of the items do not count."""
+    order = {item: place for place, item in enumerate(items)}
+    met: set[ItemT] = set()
+    for start in order:
+        if start not in met:
+            near = walk_breadth_first(
+                [start], lambda item: (x for x in neighbours(item) if x in order and x not in met)
+            )
+            group = list(near)
+            met.update(group)
+            yield sorted(group, key=order.__getitem__)

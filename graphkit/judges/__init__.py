@@ -20,11 +20,10 @@ from typing import Literal
 
 import msgspec
 
-from graphkit.errors import OutputError, UsageError
+from graphkit.errors import OutputError, UsageError, count_things, did_you_mean
 from graphkit.io.toml import convert_toml, read_toml
 from graphkit.io.transaction import made_folder
 from graphkit.runtime.isolation import describe_ending
-from graphkit.suggest import count_things, did_you_mean
 
 __all__ = [
     "JUDGES", "Answer", "Deviation", "Judge", "PlacedNode", "Trial", "ask_judge", "find_judge", "install_judge",

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from graphkit.analysis.node_placement import number_nodes
 from graphkit.dtypes import dtype_name
-from graphkit.errors import UsageError
+from graphkit.errors import UsageError, count_things, did_you_mean
 from graphkit.graph.view import all_nodes
 from graphkit.judges import Answer, Judge, ask_judge, find_judge
 from graphkit.judges.cases import (
@@ -33,7 +33,6 @@ from graphkit.judges.cases import (
 from graphkit.judges.fit_facts import FittedFact, fit_fact
 from graphkit.model import Model
 from graphkit.shapes import infer
-from graphkit.suggest import count_things, did_you_mean
 
 
 class Measured(NamedTuple):

@@ -18,8 +18,7 @@ from onnx import TensorProto
 from graphkit.graph.dataflow import in_order
 from graphkit.graph.names import module_of
 from graphkit.graph.operator_traits import COMMUTATIVE
-from graphkit.graph.traversal import chain_end
-from graphkit.graph.view import Node, Scope, Value
+from graphkit.graph.view import Node, Scope, Value, chain_end
 from graphkit.matching.value_numbering import ValueNumbers
 from graphkit.model import Model
 

@@ -15,6 +15,7 @@ from graphkit.analysis.cost_changes import BeforeAndAfter, cost_change
 from graphkit.analysis.findings import Finding
 from graphkit.analysis.node_costs import functions_of
 from graphkit.analysis.report import BLOCKERS, ReportOptions, judged_sections, report
+from graphkit.errors import count_things
 from graphkit.graph.declared_types import declared_type, type_text
 from graphkit.graph.view import Value, as_text
 from graphkit.matching.interfaces import Interfaces
@@ -26,7 +27,6 @@ from graphkit.model_diff.node_changes import declaration_changes, node_changes, 
 from graphkit.model_diff.node_matching import NodeMatching, match_nodes, value_path
 from graphkit.options import DiffOptions
 from graphkit.shapes import infer
-from graphkit.suggest import count_things
 from graphkit.targets import load_target
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from graphkit.analysis.cost_changes import CostChange, cost_change_blocks, cost_ratios
-from graphkit.graph.name_families import by_family, pairs_by_family
-from graphkit.graph.names import join_words, module_parts
+from graphkit.errors import count_things
+from graphkit.graph.names import by_family, join_words, module_parts, pairs_by_family
 from graphkit.model import Model
 from graphkit.model_diff.changes import (
     COSTS,
@@ -26,7 +26,6 @@ from graphkit.model_diff.changes import (
 )
 from graphkit.render.document_blocks import Block, Heading, Prose, Table, outcome, table, table_of
 from graphkit.render.result import Result
-from graphkit.suggest import count_things
 
 KINDS = {"values": "other values", "dtype": "another dtype", "dims": "other dims"}  # of weight changes, in words
 KINDS |= {"removed": "removed", "added": "added"}

@@ -10,6 +10,7 @@ from itertools import zip_longest
 from onnx import TensorProto
 
 from graphkit.dtypes import dtype_name
+from graphkit.errors import count_things
 from graphkit.graph.dataflow import in_order
 from graphkit.graph.declared_types import attribute_text, shape_text, tensor_text, values_text
 from graphkit.graph.names import module_of
@@ -32,7 +33,6 @@ from graphkit.model_diff.changes import (
 from graphkit.model_diff.node_matching import GraphPair, NodeMatching, value_path
 from graphkit.ops.tensor import Tensor, is_known
 from graphkit.shapes import Shapes
-from graphkit.suggest import count_things
 from graphkit.symbolic.expr import Expr
 
 ReadConstants = dict[tuple[Value, Value], None]  # constants of A and of B that nodes read at the same place

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
+from graphkit.errors import count_things
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import FoldingOptions
 from graphkit.passes.clean_up.eliminate_identity import DropZeroAdds, DropZeroStates, EliminateIdentity
@@ -30,7 +31,6 @@ from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.rewrite.fixpoint import Counts, describe_counts
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, declarations
 from graphkit.shapes.graph_inputs import Inputs
-from graphkit.suggest import count_things
 
 FOLDING: tuple[type[Rewrite], ...] = (
     EliminateIdentity,

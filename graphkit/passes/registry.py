@@ -10,7 +10,7 @@ import inspect
 import re
 from importlib import import_module
 
-from graphkit.errors import GraphkitError, PassError, UsageError
+from graphkit.errors import GraphkitError, PassError, UsageError, did_you_mean
 from graphkit.passes.attention.decompose_attention import DecomposeAttention
 from graphkit.passes.attention.mask_arithmetic import TrilToConstant, WhereToArithmetic
 from graphkit.passes.attention.masks import DropNanGuard, MaskedFillToAdd
@@ -65,7 +65,6 @@ from graphkit.passes.state.static_cache import CountSlotsInUse
 from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
 from graphkit.rewrite import Pass, Rewrite
 from graphkit.rewrite.base import read_option
-from graphkit.suggest import did_you_mean
 
 # What a fold does to raise ranks is not among them.
 NPU_PASSES: tuple[type[Rewrite], ...] = (

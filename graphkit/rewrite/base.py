@@ -15,15 +15,14 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import onnx
 
-from graphkit.errors import GraphkitError, PassError, UsageError
-from graphkit.graph.name_families import in_short, pair_families
+from graphkit.errors import GraphkitError, PassError, UsageError, count_things
+from graphkit.graph.names import in_short, pair_families
 from graphkit.graph.view import Node
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.render.result import Result
 from graphkit.shapes import Bounds
 from graphkit.shapes.graph_inputs import AS_DECLARED, DimSpec
-from graphkit.suggest import count_things
 
 SHOWN_DECLINED = 20
 MatchT = TypeVar("MatchT")

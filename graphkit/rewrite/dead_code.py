@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import onnx
 
+from graphkit.errors import count_things
 from graphkit.graph.view import as_text, body_graphs, with_bodies
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, copy_proto, keep_members
-from graphkit.suggest import count_things
 
 
 def remove_dead_code(model: Model) -> Outcome:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from graphkit.errors import count_things
 from graphkit.graph.view import Node
 from graphkit.model import Model
 from graphkit.progress import check_time
@@ -19,7 +20,6 @@ from graphkit.rewrite.base import Declined, Outcome, Pass, PassChange, Premise
 from graphkit.rewrite.dead_code import without_outputs
 from graphkit.rewrite.editor import Editor
 from graphkit.shapes.graph_inputs import AS_DECLARED, DimSpec, SymbolRanges
-from graphkit.suggest import count_things
 
 MAX_ROUNDS = 20
 Counts = Counter[tuple[str, str]]  # by pass and change

@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from graphkit.dtypes import inline_array
-from graphkit.graph.traversal import chain_end, walk_breadth_first
-from graphkit.graph.view import Node, Scope, Value
+from graphkit.graph.view import Node, Scope, Value, chain_end, walk_breadth_first
 from graphkit.ops.tensor import Dims
 
 DimsOf = Callable[[Value], Dims | None]  # the dims of a value, None where its rank is not known

@@ -10,8 +10,7 @@ import onnx
 import onnx.numpy_helper
 from onnx import helper
 
-from graphkit.graph.name_families import find_value
-from graphkit.graph.names import free_name, names_in
+from graphkit.graph.names import find_value, free_name, names_in
 from graphkit.graph.view import Scope, Value, body_graphs
 from graphkit.model import Model
 from graphkit.rewrite.base import copy_proto, drop_inputs, keep_members

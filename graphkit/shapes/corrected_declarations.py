@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Literal
 
 from graphkit.graph.declared_types import Dim, declared_type, shape_text
-from graphkit.graph.name_families import family_labels
+from graphkit.graph.names import family_labels
 from graphkit.graph.roles import Role, count_captured_values, declared_rank
 from graphkit.graph.view import Scope
 from graphkit.model import Model, ModelLike, as_model

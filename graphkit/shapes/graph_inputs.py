@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphkit.dtypes import FLOATS, INTEGERS, dtype_name, integer_range
-from graphkit.errors import UsageError
+from graphkit.errors import UsageError, did_you_mean
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.roles import Roles
 from graphkit.graph.view import Value
@@ -17,7 +17,6 @@ from graphkit.model import Model
 from graphkit.ops.rule_context import Notes
 from graphkit.ops.tensor import MOST_OF_INPUTS, Tensor, array_of, unknown_tensor
 from graphkit.shapes.input_dims import DeclaredInputs, Place, declared_inputs
-from graphkit.suggest import did_you_mean
 from graphkit.symbolic.algebra import divide_exactly, lower, upper
 from graphkit.symbolic.expr import INF, Bound, Expr, symbol
 

@@ -7,16 +7,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from graphkit.dtypes import dtype_name
-from graphkit.errors import UsageError
+from graphkit.errors import UsageError, did_you_mean
 from graphkit.graph.declared_types import declared_type, shape_text
 from graphkit.graph.operator_traits import value_inputs
-from graphkit.graph.traversal import walk_postorder
-from graphkit.graph.view import Node, Scope, Value, all_scopes
+from graphkit.graph.view import Node, Scope, Value, all_scopes, walk_postorder
 from graphkit.model import Model
 from graphkit.ops.preconditions import Precondition
 from graphkit.ops.rule_context import Finding
 from graphkit.ops.tensor import Dims, Tensor, unknown_tensor
-from graphkit.suggest import did_you_mean
 from graphkit.symbolic.expr import Expr
 from graphkit.symbolic.relations import Requirement
 

@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
-from graphkit.graph.traversal import walk_breadth_first
-from graphkit.graph.view import Scope
+from graphkit.graph.view import Scope, walk_breadth_first
 from graphkit.ops.tensor import Tensor
 from graphkit.symbolic.algebra import lower, upper, without_common_factor
 from graphkit.symbolic.expr import INF, OPERATIONS, Bound, Call, Expr, Symbol, TooComplexError

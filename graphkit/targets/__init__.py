@@ -21,10 +21,9 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from graphkit.dtypes import dtype_name
-from graphkit.errors import TargetError, UsageError
+from graphkit.errors import TargetError, UsageError, did_you_mean
 from graphkit.io.byte_source import shown_path
 from graphkit.io.toml import convert_toml, read_toml
-from graphkit.suggest import did_you_mean
 
 __all__ = [
     "ANYTHING", "NAMES", "Condition", "Fact", "Facts", "Limit", "Source", "Spelling", "Target", "Verdict",

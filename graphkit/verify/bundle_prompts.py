@@ -11,12 +11,11 @@ import numpy as np
 
 from graphkit.contract.bundle_contract import BundleContract, BundleMethod, BundlePort
 from graphkit.equivalence.originals import Originals
-from graphkit.errors import GraphkitError, ModelError, UsageError
+from graphkit.errors import GraphkitError, ModelError, UsageError, count_things
 from graphkit.hosts.token_search import BeamOptions, Stepper, beam_search, greedy_search
 from graphkit.model import Model
 from graphkit.runtime.session import IsolatedSession, RunError
 from graphkit.shapes.constraints.failing_sizes import sizes_that_run
-from graphkit.suggest import count_things
 from graphkit.verify.candidate_sessions import tell_each
 from graphkit.verify.decoding import decode_greedily
 from graphkit.verify.input_elements import UNPADDED, Padding, special_tokens

@@ -15,7 +15,7 @@ from graphkit.contract.bundle_contract import BundleContract
 from graphkit.contract.contract_files import read_bundle
 from graphkit.equivalence.bundles import summarize_bundle
 from graphkit.equivalence.originals import Originals
-from graphkit.errors import ModelError
+from graphkit.errors import ModelError, count_things
 from graphkit.hosts.bundle_host import Bundle
 from graphkit.model import Model, load
 from graphkit.options import DeploymentProofOptions
@@ -23,7 +23,6 @@ from graphkit.progress import DEFAULT_LIMITS, Limits, portion_of, with_share
 from graphkit.runtime.providers import CPU, Provider
 from graphkit.runtime.session import IsolatedSession, as_provider
 from graphkit.shapes.constraints.failing_sizes import sizes_that_run
-from graphkit.suggest import count_things
 from graphkit.verify.altered_bundle import IsolatedBundle, widen_bundle, widen_model
 from graphkit.verify.bundle_causes import find_bundle_causes
 from graphkit.verify.bundle_prompts import (

@@ -20,8 +20,7 @@ import onnx
 
 from graphkit.errors import ModelError
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.traversal import walk_breadth_first
-from graphkit.graph.view import Value, all_scopes
+from graphkit.graph.view import Value, all_scopes, walk_breadth_first
 from graphkit.model import Model
 from graphkit.runtime.session import IsolatedSession, RunError
 from graphkit.verify.comparator import compare_output

@@ -10,8 +10,8 @@ from typing import TypeVar
 from graphkit.equivalence.bundles import ALL_METHODS, bundle_blocks
 from graphkit.equivalence.equivalence_summary import EquivalenceSummary, share_texts
 from graphkit.equivalence.stages import StageProof, proven_throughout
+from graphkit.errors import count_things
 from graphkit.render.document_blocks import Block, Prose, table
-from graphkit.suggest import count_things
 from graphkit.verify.rewrite_proof import Proof
 
 NOT_COMPARED: Mapping[str, Mapping[str, str]] = {"not compared": {}}  # what is proven where there was no time

@@ -19,8 +19,7 @@ from graphkit.dtypes import INTEGERS, inline_array
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.roles import MASKS, Roles
-from graphkit.graph.traversal import walk_breadth_first
-from graphkit.graph.view import Node, Value, all_nodes
+from graphkit.graph.view import Node, Value, all_nodes, walk_breadth_first
 from graphkit.model import Model
 from graphkit.ops.tensor import is_known
 from graphkit.ops.value_ranges import ValueRangeAnalysis

@@ -21,9 +21,8 @@ from graphkit.graph.declared_types import TensorType, declared_type, type_text
 from graphkit.graph.mask_polarity import TOTALS, mask_elements
 from graphkit.graph.operator_traits import MEASURING, value_inputs
 from graphkit.graph.roles import MASKS, Role
-from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.uses import find_lookups, find_readers, lookup_axis, moves_elements, table_entries
-from graphkit.graph.view import Node, Value, all_nodes
+from graphkit.graph.view import Node, Value, all_nodes, walk_breadth_first
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.progress import DEFAULT_LIMITS
 from graphkit.shapes import Expr, declarations, infer

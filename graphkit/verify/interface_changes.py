@@ -15,10 +15,9 @@ from types import MappingProxyType
 import numpy as np
 
 from graphkit.graph.declared_types import Dim, declared_dims, shape_text
-from graphkit.graph.name_families import family_labels
+from graphkit.graph.names import family_labels
 from graphkit.graph.roles import MergedDecoder, count_captured_values, trace_condition
-from graphkit.graph.traversal import walk_breadth_first
-from graphkit.graph.view import Node, Scope, Value, unwrap_value
+from graphkit.graph.view import Node, Scope, Value, unwrap_value, walk_breadth_first
 from graphkit.matching.interfaces import compare_ports
 from graphkit.model import Model
 from graphkit.runtime.session import RunError, Runner

@@ -15,6 +15,7 @@ import numpy as np
 
 from graphkit.contract import Contract, Port
 from graphkit.equivalence.originals import Originals
+from graphkit.errors import count_things
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.mask_polarity import make_open_mask
 from graphkit.graph.roles import Role
@@ -23,7 +24,6 @@ from graphkit.graph.view import Value, all_nodes, all_scopes
 from graphkit.hosts.numpy_host import slots_mask
 from graphkit.model import Model, load
 from graphkit.shapes.constraints.symbol_sizes import Sizes
-from graphkit.suggest import count_things
 from graphkit.verify.cause_search import (
     Arrays,
     Cause,

@@ -13,11 +13,11 @@ import numpy as np
 from graphkit.contract import Contract
 from graphkit.contract.host_contract import FIXED
 from graphkit.equivalence.originals import Originals
+from graphkit.errors import count_things
 from graphkit.graph.names import join_words
 from graphkit.options import DeploymentProofOptions
 from graphkit.progress import DEFAULT_LIMITS, Limits
 from graphkit.runtime.session import RunError, as_provider
-from graphkit.suggest import count_things
 from graphkit.verify.candidate_sessions import tell_each
 from graphkit.verify.comparator import Difference, Output, largest_measured
 from graphkit.verify.decoding import decode_greedily

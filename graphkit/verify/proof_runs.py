@@ -18,14 +18,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from graphkit.errors import ModelError
+from graphkit.errors import ModelError, count_things
 from graphkit.graph.names import join_words
 from graphkit.graph.roles import MASKS
 from graphkit.runtime.isolation import current_limits
 from graphkit.runtime.session import RunError, Runner, is_timeout
 from graphkit.shapes import Expr, symbol
 from graphkit.shapes.constraints.legal_sizes import Variable
-from graphkit.suggest import count_things
 from graphkit.verify.comparator import Difference, Output, compare_outputs, element_counts
 from graphkit.verify.feeder import Feeder, Flags, Run
 from graphkit.verify.input_elements import NAMES, USUAL, Draw, Padding

@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 
 from graphkit.analysis.cost_changes import CostChange
 from graphkit.equivalence.equivalence_summary import EquivalenceSummary
+from graphkit.errors import count_things
 from graphkit.render.document_blocks import Block, Heading, Lines, Prose, Table, outcome, table
 from graphkit.render.result import Result
 from graphkit.runtime.providers import Provider
-from graphkit.suggest import count_things
 from graphkit.verify.comparator import Difference, largest_measured
 
 

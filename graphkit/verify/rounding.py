@@ -23,7 +23,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from graphkit.dtypes import HALVES, inline_array
-from graphkit.errors import ModelError
+from graphkit.errors import ModelError, count_things
 from graphkit.graph.names import free_name, names_in
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
@@ -31,7 +31,6 @@ from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.rewrite.base import copy_proto, keep_members
 from graphkit.rewrite.new_interface import with_value_names
 from graphkit.runtime.session import IsolatedSession, RunError, Runner
-from graphkit.suggest import count_things
 from graphkit.verify.candidate_sessions import Called, TwoModels
 from graphkit.verify.comparator import Difference, Output, compare_output, elementwise_difference, largest_magnitude
 from graphkit.verify.feeder import Run

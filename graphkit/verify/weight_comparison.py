@@ -17,14 +17,13 @@ import onnx
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from graphkit.dtypes import BITS, dtype_name
-from graphkit.graph.traversal import walk_breadth_first
-from graphkit.graph.view import Node, Scope, Value, all_nodes, all_scopes
+from graphkit.errors import count_things
+from graphkit.graph.view import Node, Scope, Value, all_nodes, all_scopes, walk_breadth_first
 from graphkit.io.tensors import element_count
 from graphkit.matching.value_numbering import ConstantNumbers, first_difference
 from graphkit.model import Model
 from graphkit.passes.control_flow.split_merged import SUFFIX
 from graphkit.rewrite.base import copy_proto
-from graphkit.suggest import count_things
 from graphkit.verify.cause_search import run_part
 from graphkit.verify.rewrite_proof import WeightProof
 

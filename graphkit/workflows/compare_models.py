@@ -16,8 +16,7 @@ from onnx.helper import make_node, make_tensor
 
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.name_families import family_labels
-from graphkit.graph.names import module_of
+from graphkit.graph.names import family_labels, module_of
 from graphkit.graph.view import Value, as_text
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import CompareOptions

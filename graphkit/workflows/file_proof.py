@@ -12,7 +12,7 @@ import numpy as np
 
 from graphkit.analysis.cost_changes import BeforeAndAfter, CostChange, cost_change
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.name_families import family_labels
+from graphkit.graph.names import family_labels
 from graphkit.matching.interfaces import compare_ports
 from graphkit.model import Model, ModelLike, load
 from graphkit.options import RewriteOptions, RewriteProofOptions

@@ -12,6 +12,7 @@ from typing import ClassVar, cast
 from graphkit.analysis.cost_changes import CostChange, cost_change_blocks
 from graphkit.analysis.shape_ops import Change, changes_table
 from graphkit.analysis.tensor_shapes import RemainingShapes, remaining_shapes
+from graphkit.errors import count_things
 from graphkit.graph.operator_traits import SHAPE_OPERATORS
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, ModelLike, as_model
@@ -24,7 +25,6 @@ from graphkit.rewrite.base import ROUNDING, Declined, Outcome, PassChange, chang
 from graphkit.shapes import declarations
 from graphkit.shapes.constraints.failing_sizes import check_sizes
 from graphkit.shapes.graph_inputs import Inputs
-from graphkit.suggest import count_things
 from graphkit.verify.rewrite_proof import RewriteProof, proof_blocks, proof_outcome
 from graphkit.workflows.file_proof import FileReport, FileRewrite
 

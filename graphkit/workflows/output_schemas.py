@@ -40,7 +40,7 @@ from graphkit.deploy.genai import GenaiReport
 from graphkit.deploy.lower_report import LowerReport
 from graphkit.deploy.make_bundle import BundleReport
 from graphkit.deploy.transformers_js import TransformersJsReport
-from graphkit.errors import UsageError
+from graphkit.errors import UsageError, did_you_mean
 from graphkit.fleet.survey_table import SurveyTable
 from graphkit.judges.judge_list import JudgeList
 from graphkit.model_diff.model_diff import ModelDiff
@@ -48,7 +48,6 @@ from graphkit.ops.tensor import Ratio
 from graphkit.render.result import Result, Sizes, versioned_schema
 from graphkit.rewrite.base import Declined
 from graphkit.shapes.program_contents import Consumer, Input, Source, Unread
-from graphkit.suggest import did_you_mean
 from graphkit.symbolic.expr import Bound, Expr
 from graphkit.symbolic.relations import Relation
 from graphkit.verify.deployment_proofs import BundleProof, LoweringProof

@@ -12,7 +12,7 @@ from typing import ClassVar
 from graphkit.analysis.cost_changes import CostChange, cost_change_blocks
 from graphkit.analysis.model_interface import Port, interface
 from graphkit.analysis.shape_ops import Change, changes_table
-from graphkit.errors import ModelError, UsageError
+from graphkit.errors import ModelError, UsageError, count_things
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, ModelLike, as_model, load
@@ -35,7 +35,6 @@ from graphkit.rewrite.base import (
     run_passes,
 )
 from graphkit.shapes import declarations
-from graphkit.suggest import count_things
 from graphkit.verify.rewrite_proof import RewriteProof, SplitProof, proof_blocks, proof_outcome
 from graphkit.verify.rewrite_verifier import verify_extract, verify_rewrite
 from graphkit.verify.split_verifier import verify_split

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
-from graphkit.graph.name_families import (
+from graphkit.graph.names import (
+    SCOPES_KEY,
     by_family,
     count_of,
     expand_label,
@@ -19,10 +20,12 @@ from graphkit.graph.name_families import (
     family_labels,
     family_pattern,
     label_families,
+    module_of,
+    module_path,
+    name_of,
     pair_families,
     pairs_by_family,
 )
-from graphkit.graph.names import SCOPES_KEY, module_of, module_path, name_of
 from graphkit.graph.view import Node, build_scopes
 
 

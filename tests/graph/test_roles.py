@@ -14,7 +14,7 @@ from real_models import MODEL_NAMES
 
 from graphkit.analysis.architecture import architecture
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.name_families import family_labels
+from graphkit.graph.names import family_labels
 from graphkit.graph.roles import Roles
 from graphkit.graph.view import Value
 from graphkit.model import Model

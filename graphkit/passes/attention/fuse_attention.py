@@ -18,8 +18,7 @@ import onnx.parser
 from onnx import TensorProto
 
 from graphkit.graph.operator_traits import REARRANGING, SAME_ORDER, has_attributes_only
-from graphkit.graph.traversal import chain_end
-from graphkit.graph.view import Node, Scope, Value, all_nodes
+from graphkit.graph.view import Node, Scope, Value, all_nodes, chain_end
 from graphkit.ops.tensor import Dims
 from graphkit.passes.fusion.fold_into_weights import Linear, affine_of, linear_of
 from graphkit.passes.shapes.simplify_reshape import reshape_spec

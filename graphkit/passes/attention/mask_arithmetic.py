@@ -13,8 +13,7 @@ from onnx import TensorProto, helper
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.operator_traits import COMPARING, COPYING, operator_set, value_inputs
-from graphkit.graph.traversal import walk_breadth_first
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import Node, Value, walk_breadth_first
 from graphkit.passes.clean_up.fold_constants import FoldConstants
 from graphkit.passes.shapes.simplify_expand import broadcast_dims
 from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeRewrite

@@ -13,8 +13,7 @@ from onnx import TensorProto, helper
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import UsageError
 from graphkit.graph.operator_traits import COPYING, PICKING, PRESERVING, REARRANGING, RESHAPING
-from graphkit.graph.traversal import walk_breadth_first, walk_postorder
-from graphkit.graph.view import Node, Value, unwrap_value
+from graphkit.graph.view import Node, Value, unwrap_value, walk_breadth_first, walk_postorder
 from graphkit.passes.shapes.simplify_expand import broadcast_dims
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, Rewrite
 from graphkit.rewrite.pattern import Op, Pattern

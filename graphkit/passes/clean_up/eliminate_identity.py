@@ -10,9 +10,8 @@ import onnx
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.operator_traits import MOVING, RECURRENT, VARIADIC, operator_set, value_inputs
-from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.uses import moved_from
-from graphkit.graph.view import ZERO, Node, Scope, Value
+from graphkit.graph.view import ZERO, Node, Scope, Value, walk_breadth_first
 from graphkit.ops.numerics import BLIND, FAITHFUL
 from graphkit.passes.clean_up.exporter_idioms import is_rounded_behind
 from graphkit.rewrite import Editor, NewNode, Rewrite, attributes_of

@@ -15,8 +15,7 @@ import onnx.numpy_helper
 from graphkit.dtypes import BITS, FLOATS
 from graphkit.errors import ModelError
 from graphkit.graph.operator_traits import MOVING, RANDOM
-from graphkit.graph.traversal import walk_breadth_first
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import Node, Value, walk_breadth_first
 from graphkit.model import Model
 from graphkit.ops.tensor import element_numbers
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeRewrite, Rewrite

@@ -9,14 +9,14 @@ from typing import ClassVar
 
 import onnx
 
-from graphkit.graph.name_families import family_labels
+from graphkit.errors import count_things
+from graphkit.graph.names import family_labels
 from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.roles import zero_length_outputs
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.rewrite import Editor, Outcome, Pass, Rewrite, copy_proto, drop_inputs, keep_members
 from graphkit.rewrite.dead_code import live_names, remove_dead_code, without_outputs
-from graphkit.suggest import count_things
 
 
 @dataclass(frozen=True)

@@ -15,17 +15,15 @@ import onnx.helper
 import onnx.numpy_helper
 
 from graphkit.dtypes import INTEGERS, dtype_name
-from graphkit.errors import ModelError, UsageError
+from graphkit.errors import ModelError, UsageError, did_you_mean
 from graphkit.graph.declared_types import TensorType, declared_type, shape_text
-from graphkit.graph.traversal import walk_postorder
-from graphkit.graph.view import Node, Scope, Value, all_nodes, all_scopes, body_graphs, branch_fault
+from graphkit.graph.view import Node, Scope, Value, all_nodes, all_scopes, body_graphs, branch_fault, walk_postorder
 from graphkit.model import Model
 from graphkit.passes.clean_up.fold_constants import run_nodes
 from graphkit.rewrite import Declined, Outcome, Pass, Premise, copy_proto, drop_inputs
 from graphkit.rewrite.dead_code import live_names, remove_dead_code, without_outputs
 from graphkit.shapes import Expr, Shapes, infer
 from graphkit.shapes.graph_inputs import DimSpec, SymbolRanges
-from graphkit.suggest import did_you_mean
 
 Holder = onnx.GraphProto | onnx.FunctionProto
 

@@ -17,13 +17,12 @@ import onnx.checker
 import onnx.helper
 import onnx.inliner
 
-from graphkit.errors import ModelError
+from graphkit.errors import ModelError, count_things
 from graphkit.graph.view import body_graphs, with_bodies
 from graphkit.model import Model
 from graphkit.rewrite import Declined, Outcome, Pass, copy_proto, keep_members
 from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.rewrite.edits import Functions, Key, all_nodes, domain_of, functions_of, key_of
-from graphkit.suggest import count_things
 
 Nodes = Sequence[onnx.NodeProto]
 MAX_NODES = 1_000_000  # of a model without functions

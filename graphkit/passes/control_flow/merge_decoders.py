@@ -10,9 +10,8 @@ import onnx
 from onnx import TensorProto, helper
 
 from graphkit import __version__
-from graphkit.errors import UsageError
-from graphkit.graph.name_families import family_labels
-from graphkit.graph.names import free_name, names_in
+from graphkit.errors import UsageError, count_things
+from graphkit.graph.names import family_labels, free_name, names_in
 from graphkit.graph.roles import Axis, Role, dim_at
 from graphkit.graph.view import Value
 from graphkit.matching.value_numbering import ConstantNumbers
@@ -24,7 +23,6 @@ from graphkit.rewrite.new_interface import with_symbols, with_value_names
 from graphkit.shapes import Expr, declarations, symbol
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.input_dims import declared_inputs, input_dims, read_dim
-from graphkit.suggest import count_things
 
 CONDITION = "use_cache_branch"
 SHARED: tuple[Axis, ...] = ("batch", "sequence", "past", "encoder", "total")

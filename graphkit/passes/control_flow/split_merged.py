@@ -9,7 +9,7 @@ from onnx import TensorProto
 
 from graphkit import __version__
 from graphkit.dtypes import dtype_name
-from graphkit.errors import UsageError
+from graphkit.errors import UsageError, count_things, did_you_mean
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.roles import MergedDecoder, count_captured_values, trace_condition
 from graphkit.graph.view import Node, Value, all_nodes, all_scopes, branch_fault
@@ -21,7 +21,6 @@ from graphkit.rewrite import Declined, Outcome, Pass
 from graphkit.rewrite.base import run_passes
 from graphkit.rewrite.new_interface import with_value_names
 from graphkit.shapes import Declarations, declarations
-from graphkit.suggest import count_things, did_you_mean
 
 SUFFIX = re.compile(r"_merged(_\d+)?(?=$|_(scale|zero_point|quantized)$)")
 

@@ -10,10 +10,9 @@ from typing import ClassVar
 import onnx
 from onnx import helper
 
-from graphkit.errors import UsageError
+from graphkit.errors import UsageError, count_things
 from graphkit.graph.declared_types import Dim, declared_dims, declared_type, type_text
-from graphkit.graph.name_families import family_labels, find_value_or_node
-from graphkit.graph.names import free_name, names_in
+from graphkit.graph.names import family_labels, find_value_or_node, free_name, names_in
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.passes.shapes.declare_shapes import InferOutputShapes
@@ -22,7 +21,6 @@ from graphkit.rewrite.base import Names
 from graphkit.rewrite.dead_code import live_names, remove_dead_code
 from graphkit.rewrite.new_interface import drop_dead_inputs
 from graphkit.shapes import Expr, Shapes, declarations, infer, is_known, symbol
-from graphkit.suggest import count_things
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from graphkit.errors import UsageError
+from graphkit.errors import UsageError, did_you_mean
 from graphkit.graph.declared_types import declared_dims
-from graphkit.graph.name_families import find_value
+from graphkit.graph.names import find_value
 from graphkit.graph.roles import Axis
 from graphkit.graph.view import Scope, Value
 from graphkit.model import Model
@@ -19,7 +19,6 @@ from graphkit.rewrite.new_interface import declared_dims_in, graphs_with_scopes,
 from graphkit.shapes import Expr, infer, lower, parse, symbol, upper
 from graphkit.shapes.constraints.dim_equalities import equal_symbols, needed_size, sizes_beside
 from graphkit.shapes.input_dims import declare_dim, declared_inputs, input_dims, read_dim
-from graphkit.suggest import did_you_mean
 
 TOLD: Mapping[Axis, str] = {**{axis: axis for axis in ("batch", "sequence", "past", "total")}, "encoder": "source"}
 

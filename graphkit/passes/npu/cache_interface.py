@@ -11,12 +11,11 @@ import onnx
 import onnx.numpy_helper
 from onnx import GraphProto, TensorProto, helper
 
-from graphkit.errors import UsageError
+from graphkit.errors import UsageError, count_things
 from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.names import free_name, names_in
 from graphkit.graph.operator_traits import RESHAPING, operator_set
-from graphkit.graph.traversal import walk_breadth_first
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import Node, Value, walk_breadth_first
 from graphkit.model import Model
 from graphkit.passes.npu.host_inputs import freezable_symbols
 from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank, interface_axes
@@ -27,7 +26,6 @@ from graphkit.rewrite.host_values import find_dependences
 from graphkit.rewrite.new_interface import NewInput, with_outputs
 from graphkit.shapes import Expr, Shapes, infer
 from graphkit.shapes.graph_inputs import SymbolSizes
-from graphkit.suggest import count_things
 
 FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 MOVES = RESHAPING | operator_set("Cast Gather Identity Slice Split Transpose")

@@ -10,14 +10,12 @@ from typing import ClassVar, Literal, NamedTuple
 
 from onnx import TensorProto
 
-from graphkit.errors import UsageError
+from graphkit.errors import UsageError, count_things
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.name_families import find_value
-from graphkit.graph.names import free_name, names_in
+from graphkit.graph.names import find_value, free_name, names_in
 from graphkit.graph.operator_traits import SAME_ORDER
 from graphkit.graph.roles import Role
-from graphkit.graph.traversal import chain_end, follow_chain
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import Node, Value, chain_end, follow_chain
 from graphkit.model import Model
 from graphkit.passes.attention.masks import score_readers
 from graphkit.rewrite import Builder, Declined, Editor, Matched, MatchFailure, NewNode, NodeRewrite, Outcome, Pass
@@ -27,7 +25,6 @@ from graphkit.rewrite.host_values import Dependence, HostValue, find_dependences
 from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_inputs, with_interface
 from graphkit.rewrite.pattern import Op, Pattern, nodes_of
 from graphkit.shapes import Expr, Shapes, const, infer
-from graphkit.suggest import count_things
 
 TABLE, SCALE, INDICES = Pattern(), Pattern(), Pattern()
 ROWS = Op("DequantizeLinear", TABLE, SCALE, more=True)

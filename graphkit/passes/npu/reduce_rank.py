@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 from onnx import TensorProto, helper
 
 from graphkit.graph.operator_traits import NORMALIZATIONS, RESHAPING
-from graphkit.graph.traversal import follow_chain
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import Node, Value, follow_chain
 from graphkit.model import Model
 from graphkit.ops.axes import ALIKE, FREE, OWN, Layout, find_layout
 from graphkit.ops.rule_context import UnknownError

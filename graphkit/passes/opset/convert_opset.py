@@ -19,14 +19,13 @@ import onnx.defs
 import onnx.helper
 from onnx.defs import OpSchema
 
-from graphkit.errors import UsageError
+from graphkit.errors import UsageError, count_things
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.passes.opset.spellings import NEWER, OLDER, Draft, fit_older_version
 from graphkit.rewrite import Declined, Editor, MatchFailure, Outcome, Pass, copy_proto, keep_members
 from graphkit.rewrite.base import ROUNDING
 from graphkit.runtime.external_tools import ToolError, convert_bytes
-from graphkit.suggest import count_things
 
 NEWEST = 24  # the newest version whose steps were read
 OLDEST = 7  # before it, operators broadcast otherwise

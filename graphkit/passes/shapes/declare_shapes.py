@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import onnx
 
+from graphkit.errors import count_things
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.roles import count_captured_values
 from graphkit.graph.view import Node, Scope, Value
@@ -26,7 +27,6 @@ from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.constraints.failing_sizes import check_sizes, impossible_sizes_error
 from graphkit.shapes.graph_inputs import DimSpec, Inputs, InputShapes, SymbolRanges, SymbolSizes
 from graphkit.shapes.input_dims import DeclaredInputs, declare_dim, declared_inputs, read_dim
-from graphkit.suggest import count_things
 
 
 @dataclass(frozen=True)

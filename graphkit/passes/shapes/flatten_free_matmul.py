@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from graphkit.graph.operator_traits import BROADCASTING, UNARY, UNIDIRECTIONAL
-from graphkit.graph.traversal import connected_groups
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import Node, Value, connected_groups
 from graphkit.ops.axes import FACTORS, FREE, RULES, find_layout
 from graphkit.ops.rule_context import NodeFacts, UnknownError
 from graphkit.ops.tensor import Dims, element_numbers

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from graphkit.graph.operator_traits import BROADCASTING, RESHAPING, UNARY
-from graphkit.graph.traversal import follow_chain
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import Node, Value, follow_chain
 from graphkit.ops.tensor import Dims
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, attributes_of
 from graphkit.shapes import Expr, const, lower, symbol

@@ -10,8 +10,7 @@ from onnx import TensorProto
 
 from graphkit.dtypes import INT64_MAX, dtype_name
 from graphkit.graph.declared_types import shape_text
-from graphkit.graph.traversal import walk_breadth_first
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import Node, Value, walk_breadth_first
 from graphkit.ops.elementwise_and_reduction import NO_WHERE
 from graphkit.ops.tensor import Dims
 from graphkit.ops.value_ranges import Affine, ValueRangeAnalysis

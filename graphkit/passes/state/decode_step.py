@@ -20,8 +20,7 @@ from graphkit.graph.operator_traits import (
     is_elementwise,
     operator_set,
 )
-from graphkit.graph.traversal import chain_end, connected_groups
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import Node, Value, chain_end, connected_groups
 from graphkit.model import Model
 from graphkit.ops.axes import FREE, Layout, find_layout
 from graphkit.ops.rule_context import UnknownError

@@ -11,8 +11,7 @@ from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS, dtype_name
 from graphkit.graph.operator_traits import RESHAPING, value_inputs
-from graphkit.graph.traversal import follow_chain, walk_breadth_first
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import Node, Value, follow_chain, walk_breadth_first
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
 from graphkit.passes.npu.cache_interface import Growth

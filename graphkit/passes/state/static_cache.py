@@ -8,11 +8,11 @@ from typing import ClassVar
 
 from onnx import TensorProto
 
+from graphkit.errors import count_things
 from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.names import free_name, names_in
-from graphkit.graph.traversal import walk_breadth_first
 from graphkit.graph.uses import find_readers
-from graphkit.graph.view import Value, unwrap_value
+from graphkit.graph.view import Value, unwrap_value, walk_breadth_first
 from graphkit.model import Model
 from graphkit.passes.npu.cache_interface import Growth
 from graphkit.passes.npu.host_inputs import SCORES
@@ -21,7 +21,6 @@ from graphkit.rewrite import Declined, Editor, Matched, NewNode, Outcome, Pass
 from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_interface
 from graphkit.shapes import Expr, Shapes, const, infer
-from graphkit.suggest import count_things
 
 Ports = dict[str, NewInput]
 WRITES = {"ScatterND": (0, 2), "ScatterElements": (0, 2), "TensorScatter": (0, 1), "Where": (2, 1)}

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from onnx import TensorProto
 
-from graphkit.errors import UsageError
+from graphkit.errors import UsageError, count_things
 from graphkit.graph.names import free_name, names_in
 from graphkit.graph.roles import declared_rank
 from graphkit.graph.view import Value, unwrap_value
@@ -22,7 +22,6 @@ from graphkit.rewrite import Declined, Editor, NewNode, Outcome, Pass
 from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_interface, with_names
 from graphkit.shapes import Expr, const, symbol
-from graphkit.suggest import count_things
 
 LENGTH = "past_length"
 SLOTS = "slots"  # what their dim is called where it is a symbol; that of rings, with the window behind it

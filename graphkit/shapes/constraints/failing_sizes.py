@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from graphkit.errors import UsageError
-from graphkit.graph.name_families import is_number
+from graphkit.graph.names import is_number
 from graphkit.model import Model
 from graphkit.ops.preconditions import FAILS, FINE, WRONG, Bools
 from graphkit.shapes import DimSpec, Expr, Shapes, infer, is_known

@@ -16,7 +16,7 @@ from itertools import combinations, product
 
 import numpy as np
 
-from graphkit.graph.name_families import is_number
+from graphkit.graph.names import is_number
 from graphkit.graph.view import Scope
 from graphkit.ops.preconditions import FINE, Bools, Ints, Precondition
 from graphkit.shapes import Expr, Relation

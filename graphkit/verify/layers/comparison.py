@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from graphkit.graph.name_families import family_labels
+from graphkit.errors import count_things
+from graphkit.graph.names import family_labels
 from graphkit.model import Model
 from graphkit.render.document_blocks import Block, Column, Heading, NodeMark, Prose, Table, columns
 from graphkit.render.result import Result
 from graphkit.shapes.infer import infer
-from graphkit.suggest import count_things
 from graphkit.verify.cause_search import Cause
 
 MOST_ROWS = 36

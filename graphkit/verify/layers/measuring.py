@@ -10,13 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphkit.equivalence.shared_values import shared_values
-from graphkit.errors import UsageError
+from graphkit.errors import UsageError, did_you_mean
 from graphkit.graph.names import module_of
-from graphkit.graph.traversal import walk_breadth_first
-from graphkit.graph.view import Value
+from graphkit.graph.view import Value, walk_breadth_first
 from graphkit.matching.value_matching import Matching, match_graphs
 from graphkit.progress import Limits
-from graphkit.suggest import did_you_mean
 from graphkit.verify.comparator import BLOCK, Difference, compare_output
 from graphkit.verify.layers.compared_model import FLOATS, ArrayFile, Pair, Reader, Side
 

@@ -16,8 +16,7 @@ import onnx
 from graphkit.errors import ModelError
 from graphkit.graph.mask_polarity import make_open_mask
 from graphkit.graph.operator_traits import PICKING
-from graphkit.graph.traversal import walk_breadth_first
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import Node, Value, walk_breadth_first
 from graphkit.matching.value_matching import known_tensor
 from graphkit.matching.value_numbering import default_of, first_difference
 from graphkit.shapes import infer

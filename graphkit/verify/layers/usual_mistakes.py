@@ -11,7 +11,7 @@ import numpy as np
 
 from graphkit.errors import ModelError
 from graphkit.graph.mask_polarity import make_open_mask
-from graphkit.graph.name_families import label_families
+from graphkit.graph.names import label_families
 from graphkit.graph.operator_traits import MEASURING
 from graphkit.graph.roles import MASKS
 from graphkit.graph.view import Node, Value

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from graphkit.suggest import did_you_mean
+from graphkit.errors import did_you_mean
 
 
 @pytest.mark.parametrize(

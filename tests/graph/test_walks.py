@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from graphkit.graph.traversal import chain_end, follow_chain, walk_breadth_first, walk_postorder
+from graphkit.graph.view import chain_end, follow_chain, walk_breadth_first, walk_postorder
 
 FOLLOWING = {"a": ["b", "c"], "b": ["d", None], "c": ["d", "d"], "d": ["a"]}
 
