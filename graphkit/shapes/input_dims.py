@@ -1,8 +1,9 @@
-"""The dims that a model's inputs declare, as expressions: the one reading of a declaration.
+"""The dims that a model's inputs declare, as expressions: the one reading of a declaration, and of its texts.
 
 No runtime checks what a dim is called. So a text is a name, whatever it looks like (`-1`, `3`, `2*n`), except for an
-expression in names of other dims, as exporters write it (`past + sequence`): that is taken at its word. A dim without a
-name, or with one that begins with `?`, is the symbol `INPUT.AXIS`.
+expression in names of other dims, as exporters write it (`past + 1`, `floor(h/2)`): that is taken at its
+word. A dim without a name, or with one that begins with `?`, is the symbol `INPUT.AXIS`. In an expression the name of a
+symbol that is no word is in quotes: `'batch-size' + 1`.
 
 A name may stand for dims that differ: exporters call the numbers of texts and of pictures `batch`, or height and width
 `dyn`. Dims of one name are one symbol where the roles of their inputs say that they mean the same, such as the batch of
@@ -12,9 +13,12 @@ still a claim: at a node that broadcasts, one of the dims may be 1.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import ast
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from types import MappingProxyType
 from typing import Literal
 
@@ -24,9 +28,8 @@ from graphkit.graph.declared_types import Dim, declared_type
 from graphkit.graph.roles import MASKS, Role, Roles
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.symbolic.algebra import lower
-from graphkit.symbolic.expr import Bound, Expr, symbol
-from graphkit.symbolic.parse_dims import parse
+from graphkit.symbolic.algebra import ceil_div, floor_div, lower, maximum, minimum, modulo
+from graphkit.symbolic.expr import WORD, Bound, Expr, TooComplexError, const, symbol
 
 Place = tuple[str, int]  # an input, and an axis
 Group = tuple[Place, ...]  # dims of one name that are one symbol
@@ -267,3 +270,102 @@ def read_alike(
             taken.setdefault(name, set()).update(places if each is groups else map(origin, places))
     first = DeclaredInputs.of(before, groups, taken=taken, apart=dims == "apart")
     return first, DeclaredInputs.of(after, others, names, taken, apart=dims == "apart")
+
+
+MAX_LENGTH, MAX_DEPTH = 400, 64
+MAX_NUMBER = 1 << 63
+QUOTED = r"'(?:[^']|'')*'"
+TOKEN = re.compile(rf"\s*(\d+|{WORD}|{QUOTED}|\*\*|//|[-+*/%(),])")
+HYPHENATED = re.compile(r"^[^']*[A-Za-z_]-[A-Za-z_]")  # a name, no difference: exporters put spaces around a minus
+OPERATORS: Mapping[type[ast.operator], Callable[[Expr, Expr], Expr]] = {
+    ast.Add: lambda left, right: left + right,
+    ast.Sub: lambda left, right: left - right,
+    ast.Mult: lambda left, right: left * right,
+    ast.FloorDiv: floor_div,
+    ast.Mod: modulo,
+}
+FUNCTIONS: Mapping[str, Callable[..., Expr]] = {
+    "floordiv": floor_div,
+    "ceildiv": ceil_div,
+    "ceiltointdiv": ceil_div,
+    "cleandiv": floor_div,
+    "mod": modulo,
+    "pythonmod": modulo,
+    "min": minimum,
+    "max": maximum,
+}
+ROUNDING = {"floor": floor_div, "ceil": ceil_div, "ceiling": ceil_div}
+
+
+class _NotAnExpressionError(Exception):
+    pass
+
+
+def parse(text: str) -> Expr:
+    """Return the expression that a dim's name stands for, or a symbol of that name.
+
+    Example:
+        >>> from graphkit.shapes import parse
+        >>> print(parse("floor(height/2) + 1"))
+        height // 2 + 1
+    """
+    text = text.strip()
+    if len(text) <= MAX_LENGTH and not HYPHENATED.search(text):
+        try:
+            source, names = _read_tokens(text)
+            return _evaluate(ast.parse(source, mode="eval").body, names, MAX_DEPTH)
+        except (_NotAnExpressionError, TooComplexError, ZeroDivisionError, SyntaxError, RecursionError, MemoryError):
+            pass
+    return symbol(text)
+
+
+def _read_tokens(text: str) -> tuple[str, dict[str, str]]:
+    """Return a text in the syntax of Python, with words of its own for names, and the name of each."""
+    tokens: list[str] = []
+    names: dict[str, str] = {}
+    position = 0
+    while position < len(text):
+        match = TOKEN.match(text, position)
+        if match is None:
+            raise _NotAnExpressionError
+        token, position = match[1], match.end()
+        if token.isdigit():
+            tokens.append(str(min(int(token), MAX_NUMBER + 1)))
+        elif token[0].isalpha() or token[0] in "_'":
+            tokens.append(f"n{len(names)}")
+            names[tokens[-1]] = token
+        else:
+            tokens.append(token)
+    return " ".join(tokens), names
+
+
+def _evaluate(node: ast.expr, names: Mapping[str, str], depth: int) -> Expr:
+    if not depth:
+        raise _NotAnExpressionError
+
+    def value(inner: ast.expr) -> Expr:
+        return _evaluate(inner, names, depth - 1)
+
+    match node:
+        case ast.Constant(value=int(number)) if number <= MAX_NUMBER:
+            return const(number)
+        case ast.Name(id=name):
+            token = names[name]
+            return symbol(token[1:-1].replace("''", "'") if token[0] == "'" else token)
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return -value(inner)
+        case ast.BinOp(left=base, op=ast.Pow(), right=ast.Constant(value=int(exponent))) if exponent in (1, 2, 3, 4):
+            return prod([value(base)] * exponent, start=const(1))
+        case ast.BinOp(left=left, op=operator, right=right) if type(operator) in OPERATORS:
+            return OPERATORS[type(operator)](value(left), value(right))
+        case ast.Call(ast.Name(id=name), [ast.BinOp(left=dividend, op=ast.Div(), right=divisor)], []):
+            rounded = ROUNDING.get(names[name].lower())
+            if rounded is not None:
+                return rounded(value(dividend), value(divisor))
+        case ast.Call(ast.Name(id=name), args, []):
+            called, values = names[name].lower(), list(map(value, args))
+            if called in ROUNDING and len(values) == 1:
+                return values[0]  # floor of an integer
+            if called in FUNCTIONS and (len(values) == 2 or (len(values) > 2 and called in ("min", "max"))):
+                return FUNCTIONS[called](*values)
+    raise _NotAnExpressionError
