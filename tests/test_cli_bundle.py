@@ -117,10 +117,11 @@ def test_an_older_runtime_gets_scatter_nd(run: Run, source: Path, tmp_path: Path
     assert {node.op_type for node in model.graph.node} >= {"ScatterND"}
 
 
+@pytest.mark.parametrize("failure", ["it does not hold", "it does not hold."])
 def test_a_proof_that_fails_is_exit_code_1(
-    run: Run, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    failure: str, run: Run, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("graphkit.verify.bundle_verifier.CHECKS", {"a check": lambda *_: "it does not hold"})
+    monkeypatch.setattr("graphkit.verify.bundle_verifier.CHECKS", {"a check": lambda *_: failure})
     code, out, err = run("bundle", source, "-o", tmp_path / "out", "--max-cache", 4, "--batch", 1)
     assert code == 1
     assert "! a check: it does not hold" in " ".join(out.split())

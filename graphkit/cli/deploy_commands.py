@@ -42,7 +42,9 @@ def _finish_command(
     """Print a result with the commands to run next, and the lines below them, or what is wrong with it."""
     if result.findings():
         show_result(result, format)
-        print_line(f"Not done: {result.findings()[0]}. The files in {output} are kept.", is_error=True)
+        print_line(
+            f"Not done: {result.findings()[0].removesuffix('.')}. The files in {output} are kept.", is_error=True
+        )
         raise SystemExit(1)
     lines = below if format == "text" or click.get_current_context().meta[REPORT_FILE] else ()
     show_result(result, format, *commands, below=len(lines))

@@ -212,12 +212,17 @@ def _told_settings(contract: Contract) -> Iterator[str]:
     sizes = [f"{option} {size}" for option, size in named.items() if size is not None]
     yield f"The sizes are {join_words([*sizes, *(f'--dim {name}={size}' for name, size in options.dims.items())])}."
     has_steps = any(method.when == "step" for method in contract.methods)
-    unknown = ["pad (0 is taken)"] if contract.takes_text and contract.tokens.get("pad") is None else []
-    unknown += ["start"] if has_steps and contract.tokens.get("start") is None else []
-    unknown += ["end"] if has_steps and not contract.ends else []
+    unknown = {}  # the key of a configuration that would say each
+    if contract.takes_text and contract.tokens.get("pad") is None:
+        unknown["pad (0 is taken)"] = "pad_token_id"
+    if has_steps and contract.tokens.get("start") is None:
+        unknown["start"] = "decoder_start_token_id"
+    if has_steps and not contract.ends:
+        unknown["end"] = "eos_token_id"
     if unknown:
-        files = "config.json and generation_config.json beside the models would"
-        yield f"Tokens that the export does not say: {join_words(unknown)}; {files}."
+        keys = join_words([*unknown.values()])
+        files = "config.json or generation_config.json"
+        yield f"Tokens that the export does not say: {join_words([*unknown])}; {keys} in {files} would."
 
 
 @dataclass(frozen=True, eq=False)
