@@ -341,9 +341,10 @@ def _frozen_pasts(model: Model) -> Iterator[Row]:
     for entry in _self_attention(model.roles):
         before, after = _dims(entry.past), _dims(entry.present)
         grown = [at for at, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]]
-        if entry.past is not None and len(grown) == 1 and len(before) == len(after):
+        is_known = len(grown) == 1 and len(before) == len(after)
+        if entry.past is not None and entry.present is not None and is_known:
             old, new = before[grown[0]], after[grown[0]]
-            if _is_name(entry.past, grown[0]):  # which no runtime checks
+            if _is_name(entry.past, grown[0]) and _is_name(entry.present, grown[0]):  # which no runtime checks
                 continue
             if isinstance(old, int) and isinstance(new, int) and old < new:
                 lengths[old].append(entry.past)

@@ -66,6 +66,33 @@ def test_a_past_of_one_length_is_a_fault() -> None:
     assert len(verdict.findings()) == 1
 
 
+NAMED = f"int64[b, n1] input_ids, {MASK}, float[b, 1, n7, 8] past_0_key"
+
+
+@pytest.mark.parametrize(
+    ("inputs", "present", "logits"),
+    [
+        pytest.param(NAMED, "b, 1, 8, 8", "b, s, 9", id="one new token"),
+        pytest.param(NAMED.replace("n1", "s"), "b, 1, 8, 8", "b, s, 9", id="tokens are open"),
+        pytest.param(NAMED.replace("n7", "n11").replace("n1]", "n8]"), "b, 1, 12, 8", "b, 1, 9", id="the whole text"),
+    ],
+)
+def test_a_past_that_is_called_by_its_length_and_grows_to_a_number_is_a_fault(
+    inputs: str, present: str, logits: str
+) -> None:
+    """CPM-Ant: the input's dim is called '11', and the output has 12."""
+    row = rows_of(model_of(inputs, present, logits))[0]
+    assert (row.kind, row.size) == ("frozen-past", 11 if "n11" in inputs else 7)
+
+
+def test_a_past_that_is_called_by_a_number_and_grows_to_a_name_is_open() -> None:
+    model = model_of(NAMED, "b, 1, t, 8")
+    assert found(model) == []
+    proto = model_of(NAMED, "b, 1, t, 8").proto
+    proto.graph.output[1].type.tensor_type.shape.dim[2].dim_param = "8"
+    assert found(Model.from_proto(proto)) == []
+
+
 def test_onnxruntime_refuses_a_past_of_another_length() -> None:
     feeds = {"input_ids": np.array([[3]]), "attention_mask": np.ones((1, 3), np.int64)}
     assert len(run(of_one_token(), {**feeds, "past_0_key": np.zeros((1, 1, 1, 8), np.float32)})) == 2
