@@ -176,7 +176,7 @@ class BundleVerifier:
         failing = [prompt for prompt, run in zip(self.prompts, runs, strict=True) if run.failure]
         halves = [] if self.wide is None else self._run_halves(written, notes)
         placed = written.placed
-        del bundle, written  # what they map or have prepacked need not be there twice
+        del bundle, written, subject, choices  # what they map or have prepacked need not be there twice
         facts, causes = list[WrongPart](), list[str]()
         if self.options.same_weights or failing:
             progress(with_share(0.83, "comparing weights"))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import onnx
@@ -21,6 +22,7 @@ from recordings import originals_run_once
 from graphkit.equivalence.originals import Originals
 from graphkit.model import Model
 from graphkit.passes.state.update_cache_in_place import Update
+from graphkit.verify.altered_bundle import IsolatedBundle
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.deployment_proofs import BundleProof
 
@@ -88,6 +90,22 @@ def test_without_a_fault_nothing_is_found(name: str, bundle_of: BundleOf, monkey
     assert found.findings() == ()
     assert {run.padded for run in found.runs} == {False, True}
     assert [check for check, fault in found.checks.items() if fault] == []
+
+
+def test_the_bundle_of_one_level_is_gone_before_that_of_the_other_is_read(
+    bundle_of: BundleOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive, counts = WeakSet[IsolatedBundle](), list[int]()
+
+    class CountedBundle(IsolatedBundle):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            counts.append(len(alive))
+            alive.add(self)
+            super().__init__(*arguments, **options)
+
+    monkeypatch.setattr("graphkit.verify.bundle_verifier.IsolatedBundle", CountedBundle)
+    assert proof(bundle_of("causal")).passed
+    assert counts == [0, 0]
 
 
 @pytest.mark.parametrize("update", ["tensor-scatter", pytest.param("scatter-nd", marks=pytest.mark.slow)])
