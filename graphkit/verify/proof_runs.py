@@ -351,7 +351,8 @@ def compare_runs(
     proof = with_zeros(proof, at_zero, refused)
     empty = [name for name, tally in tallies.items() if not tally.finite and not failures]
     if unproven := [name for name in empty if name not in (*empty_outputs, *proven)]:
-        failures.append(f"nothing is compared of output {', '.join(unproven)}, which never has a finite element")
+        why = f"nothing is compared of output {', '.join(unproven)}, which never has a finite element"
+        failures.append(f"{why} - compare both on inputs of your own, with graphkit compare --inputs")
         empty = [name for name in empty if name in empty_outputs]
     return replace(
         with_empty_outputs(proof, empty, empty_outputs),

@@ -304,11 +304,13 @@ INTERFACES: Mapping[str, tuple[str, str, str]] = {
     "inputs in another order": (BOTH, BOTH.replace("(float[b, s] x, float[b, s] m)", "(float[b, s] m, float[b, s] x)"),
         "the inputs come in another order: m, x"),
     "NaN in all runs": (PLAIN.replace("Neg (x)", "Add (x, nan)"), PLAIN.replace("Neg (x)", "Mul (x, nan)"),
-        "nothing is compared of output y, which never has a finite element"),
+        "nothing is compared of output y, which never has a finite element - compare both on inputs of your own, with "
+        "graphkit compare --inputs"),
     "no elements in any run": (
         "g (float[b] x) => (int64[1, k] y) { w = Greater (x, x) y = NonZero (w) }",
         "g (float[b] x) => (int64[1, k] y) { w = Less (x, x) y = NonZero (w) }",
-        "nothing is compared of output y, which never has a finite element"),
+        "nothing is compared of output y, which never has a finite element - compare both on inputs of your own, with "
+        "graphkit compare --inputs"),
 }  # fmt: skip
 
 
