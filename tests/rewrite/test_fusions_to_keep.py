@@ -353,3 +353,16 @@ def test_the_highest_level_loses_nothing_either(name: str, tmp_path: Path) -> No
     path = tmp_path / "model.onnx"
     complete(export(name), path)
     assert lost(operators(path, ALL), operators(folded(path), ALL)) == {}
+
+
+def test_a_masks_unsqueezes_are_merged_where_no_heads_are_around_them() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[N, L, 8] x, int64[N, L] mask) => (float[N, 1, L, 8] y)
+        <int64[1] first = {1}, int64[1] second = {2}, float one = {1.0}, float low = {-10000.0}> {
+            a = Unsqueeze (mask, first) b = Unsqueeze (a, second) c = Cast <to = 1> (b)
+            d = Sub (one, c) e = Mul (d, low)
+            t = Transpose <perm = [0, 2, 1]> (x) s = MatMul (x, t) u = Unsqueeze (s, first) z = Add (u, e)
+            w = Softmax <axis = -1> (z) v = Unsqueeze (x, first) y = MatMul (w, v)
+        }"""
+    nodes = fold(Model.from_proto(onnx.parser.parse_model(text))).model.graph.nodes
+    assert [node.op_type for node in nodes].count("Unsqueeze") == 3

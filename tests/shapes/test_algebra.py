@@ -144,6 +144,7 @@ def test_text(expr, text):
         (10 - Y, -10, 30),
         (x // (Y + 30), 0, math.inf),
         (2 % x, 0, 2),
+        (5 - Y * (5 // Y), -115, 125),  # the rest is negative where the divisor is
         (-2 % x, 0, math.inf),
         (x - 2 % x, 1, math.inf),
         (x - -2 % x, 1, math.inf),

@@ -90,6 +90,11 @@ def test_it_stays(text: str) -> None:
     assert MoveReshapeBeforeTranspose().run(model).model is model
 
 
+def test_it_stays_where_a_size_could_not_be_inferred_of_an_empty_tensor() -> None:
+    model = turned([0, -1, 4], [1, 0, 2], [0, 0, 2, 2], "float[N, L, 8]", "float[M, N, 2, 2]")
+    assert MoveReshapeBeforeTranspose().run(model).model is model
+
+
 def test_heads_of_multi_head_attention_are_split_by_one_reshape_and_one_transpose() -> None:
     model = model_of(
         """g (float[L, N, 8] x) => (float[N, 2, 4, L] y) {
