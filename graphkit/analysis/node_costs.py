@@ -273,7 +273,7 @@ class _Walk:
             return [_unknown_cost(node, "the bodies and functions around it are too many nodes")]
         if function is not None:
             return self.call(node, function, times, reason)
-        if node.is_op("If"):
+        if node.is_op("If") and node.bodies:
             return self.branches(node, times, reason)
         if node.is_op("Loop", "Scan") and "body" in node.bodies:
             return self.loop(node, node.bodies["body"], times, reason)

@@ -206,10 +206,10 @@ def _make_case(node: NodeProto, opset: int, arrays: Mapping[str, np.ndarray]) ->
     read = value_inputs(Model.from_proto(text).graph.nodes[0])
     operands: list[Operand | None] = []
     for index, name in enumerate(node.input):
-        array, is_read = arrays.get(name), index in read
-        if array is None:
+        if not name:
             operands.append(None)
             continue
+        array, is_read = arrays[name], index in read
         dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
         operands.append(Operand(name, dtype, array.shape, array, is_constant=is_read, is_read=is_read))
     return Case(copy, opset, tuple(operands))

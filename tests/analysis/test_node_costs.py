@@ -7,6 +7,7 @@ import onnx.defs
 import onnx.parser
 import pytest
 
+from graphkit.analysis.model_costs import costs
 from graphkit.analysis.node_costs import MEASURES, NodeCost, node_costs
 from graphkit.model import Model
 from graphkit.ops.costs import MACS, OPERATIONS, UNCOUNTED
@@ -218,3 +219,14 @@ def test_what_is_not_known_says_why(io: str, body: str, measure: str, reason: st
     unknown = cost_of(io, body).unknown
     assert reason in str(unknown)
     assert measure in unknown
+
+
+def test_an_if_without_bodies_is_a_node_that_is_not_counted() -> None:
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("If", ["c"], ["y"])],
+        "g",
+        [onnx.helper.make_tensor_value_info("c", onnx.TensorProto.BOOL, [])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2])],
+    )
+    found = costs(Model.from_proto(onnx.helper.make_model(graph)))
+    assert found.uncounted == "there is no rule for If"

@@ -43,7 +43,12 @@ def examples(quick: int, all_: int, **more: Any) -> Callable[[Test], Test]:
 
 
 def leave_cases_to_the_slow_suite(items: list[pytest.Item]) -> None:
-    """Mark as slow the cases of a test that its `@pytest.mark.cases` does not choose for the quick suite."""
+    """Mark as slow the cases of a test that its `@pytest.mark.cases` does not choose for the quick suite.
+
+    Where cases are asked for by name, these run.
+    """
+    if items and any("[" in argument for argument in items[0].config.args):
+        return
     tests: dict[str, list[pytest.Function]] = {}
     for item in items:
         if (

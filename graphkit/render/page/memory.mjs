@@ -1,4 +1,4 @@
-// The memory of activations as nodes run, at any sizes: the plan that `graphkit/analysis/peak_memory.py` writes, run anew.
+// The memory of activations as nodes run, at any sizes: the plan that `graphkit/analysis/page_graph.py` writes, run anew.
 
 /** @typedef {{bytes: number, node: number, alive: Map<number, number>, moments: [number, number][]}} Found */
 
