@@ -112,11 +112,13 @@ class _Runs:
         """Return how a run at some dims fails, None where it does not."""
         key = tuple(dims.items()), tuple(flags.items())
         if key not in self.known:
-            feed, self.known[key] = self.feed(dims, flags), None
+            feed = self.feed(dims, flags)
             try:
                 self.session.run(feed)
             except RunError as error:
                 self.known[key] = error
+            else:  # what else is raised says nothing of how the model runs
+                self.known[key] = None
         return self.known[key]
 
     def _check_shape(self, hazard: Hazard, node: Node, flags: Mapping[str, bool]) -> Check:
