@@ -33,7 +33,7 @@ def main(folder: Path, dtypes: Sequence[str]) -> None:
     feeds = [{name: array[run] for name, array in arrays.items()} for run in range(len(next(iter(arrays.values()))))]
     for dtype in dtypes:
         print(f"stage:while converting to {dtype}", flush=True)
-        made = ask_vela.converted(folder / "saved", dtype, feeds)
+        made = ask_vela.convert_model(folder / "saved", dtype, feeds)
         (folder / f"{dtype}.tflite").write_bytes(made)
         print(f"stage:while running {dtype}", flush=True)
         save_outputs(folder / f"{dtype}.npz", made, feeds)

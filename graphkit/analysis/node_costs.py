@@ -381,7 +381,7 @@ class _Walk:
         """Return how often a Loop or Scan runs its body, or why that is not known."""
         try:
             if node.is_op("Scan"):
-                steps = self.scanned(node)
+                steps = self.scan_length(node)
             else:
                 limit, start = (None if (each := node.input(at)) is None else self.shapes[each] for at in (0, 1))
                 steps = count_iterations(limit, start, body)
@@ -393,7 +393,7 @@ class _Walk:
         why = self.unknown_symbols(amount)
         return (None, f"the number of iterations of {node.op_type} '{node.path}': {why}") if why else (amount, "")
 
-    def scanned(self, node: Node) -> Expr | None:
+    def scan_length(self, node: Node) -> Expr | None:
         count = node.attr("num_scan_inputs", 0) or 0
         if node.scope.opset() < 9 or not 0 < count <= len(node.inputs):
             return None

@@ -45,14 +45,14 @@ def find_stored_twice(
         for one, *others in alike:
             equal = [other for other in others if not reads_all or _are_equal(model, one, other)]
             if equal:
-                yield _finding(one, equal, most * least * _stored(model, one).itemsize, reads_all=reads_all)
+                yield _make_finding(one, equal, most * least * _element_bytes(model, one).itemsize, reads_all=reads_all)
 
 
 def _group_by_elements(model: Model, members: list[onnx.TensorProto], count: int) -> list[list[onnx.TensorProto]]:
     """Return the matrices that agree in some elements, which are not all one number where they are many."""
     groups: dict[bytes, list[onnx.TensorProto]] = {}
     for tensor in members:
-        array = _stored(model, tensor)
+        array = _element_bytes(model, tensor)
         numbers = np.arange(1, count + 1)
         found = array[numbers * STEPS[0] % array.shape[0], numbers * STEPS[1] % array.shape[1]]
         if count < PLACES or len(np.unique(found)) >= TELLING:
@@ -60,7 +60,7 @@ def _group_by_elements(model: Model, members: list[onnx.TensorProto], count: int
     return list(groups.values())
 
 
-def _stored(model: Model, tensor: onnx.TensorProto) -> np.ndarray:
+def _element_bytes(model: Model, tensor: onnx.TensorProto) -> np.ndarray:
     """Return the bytes of each element of a matrix, whose longer side comes first."""
     payload, rows, columns = model.payload(tensor), *tensor.dims
     array = np.frombuffer(payload, f"u{len(payload) // (rows * columns)}").reshape(rows, columns)
@@ -68,11 +68,11 @@ def _stored(model: Model, tensor: onnx.TensorProto) -> np.ndarray:
 
 
 def _are_equal(model: Model, one: onnx.TensorProto, other: onnx.TensorProto) -> bool:
-    a, b = _stored(model, one), _stored(model, other)
+    a, b = _element_bytes(model, one), _element_bytes(model, other)
     return all(np.array_equal(a[at : at + BLOCK], b[at : at + BLOCK]) for at in range(0, len(a), BLOCK))
 
 
-def _finding(one: onnx.TensorProto, equal: list[onnx.TensorProto], size: int, *, reads_all: bool) -> Finding:
+def _make_finding(one: onnx.TensorProto, equal: list[onnx.TensorProto], size: int, *, reads_all: bool) -> Finding:
     others = [f"{'' if each.dims == one.dims else 'transposed '}'{as_text(each.name)}'" for each in equal]
     wasted, first = size_text(size * len(equal), "B"), as_text(one.name)
     sure = "" if reads_all else f" (as far as {PLACES} of its elements tell; --hash reads all)"

@@ -239,7 +239,7 @@ def _without_signs(app: Application, term: Term) -> tuple[Term, np.ndarray] | No
     move, inner = app.tools.movement, without_reshape(term)
     if inner is None or inner.op != "Concat" or inner.attributes != JOINED:
         return None
-    joined = move.joined(term)
+    joined = move.joined_parts(term)
     axis, listed = joined or (1, [part for part in inner.args if part is not None])
     if (found := _split_signs(app, axis, listed)) is None:
         return None

@@ -267,7 +267,7 @@ def _index_parts(app: Application, indices: Term, grid: Dims) -> list[Term] | No
         if array is None:
             return None
         return [constants.of_array(np.ascontiguousarray(array[..., axis]), indices.dtype) for axis in range(len(grid))]
-    joined = move.joined(indices)
+    joined = move.joined_parts(indices)
     if joined is None or [part.dims for part in joined[1]] != [(*grid, ONE)] * len(grid):
         return None
     return [move.reshape(part, grid) for part in joined[1]]

@@ -65,7 +65,7 @@ class Movement:
             return term
         if (composed := self._compose_transposes(term, perm)) is not None:
             return composed
-        if (joined := self.joined(term)) is not None:
+        if (joined := self.joined_parts(term)) is not None:
             parts = [self.transpose(part, perm) for part in joined[1]]
             return self.concat(parts, list(perm).index(joined[0]), tuple(term.shape[old] for old in perm))
         dims = tuple(term.shape[axis] for axis in perm)
@@ -184,7 +184,7 @@ class Movement:
 
     def _cut_parts(self, term: Term, axis: int, start: Expr, length: Expr, dims: Dims) -> Term | None:
         """Return the parts that a cut of a Concat takes, where these are whole, or it lies in one."""
-        joined = self.joined(term)
+        joined = self.joined_parts(term)
         if joined is None or joined[0] != axis:
             return None
         offset, chosen = const(0), list[Term]()
@@ -199,7 +199,7 @@ class Movement:
                 return self.concat(chosen, axis, dims)
         return None
 
-    def joined(self, term: Term) -> tuple[int, list[Term]] | None:
+    def joined_parts(self, term: Term) -> tuple[int, list[Term]] | None:
         """Return the axis along which a Concat joins, and its parts; None for any other term."""
         inner = without_reshape(term)
         if inner is None or inner.op != "Concat" or inner.attributes != JOINED or inner.dims is None:
@@ -221,7 +221,7 @@ class Movement:
         for part in parts:
             made = without_reshape(part)
             is_long = made is not None and made.op == "Concat" and len(made.args) > MAX_PARTS
-            inner = None if is_long else self.joined(part)
+            inner = None if is_long else self.joined_parts(part)
             for each in [part] if inner is None or inner[0] != axis else inner[1]:
                 if dims is not None and each.dims == _with_dim(dims, axis, const(0)):
                     continue

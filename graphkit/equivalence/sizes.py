@@ -156,7 +156,7 @@ class RequiredProducts:
         if expr not in self.done:
             self.done[expr] = expr
             with suppress(TooComplexError, ZeroDivisionError):
-                self.done[expr] = self._replace_products(expr.mapped(self._atom))
+                self.done[expr] = self._replace_products(expr.map_atoms(self._atom))
         return self.done[expr]
 
     def _atom(self, atom: Atom) -> Expr:

@@ -253,7 +253,7 @@ def varied_cases(case: Case, *, is_first: bool = True) -> Iterator[Case]:
     constant = {operand.name for operand in tensors if operand.is_constant}
     others = {operand.name for operand in tensors[1:]}  # all but the data
     for names in [*(constant ^ {operand.name} for operand in tensors), others]:
-        changed = _changed(case, lambda each, names=names: replace(each, is_constant=each.name in names))
+        changed = _change_operands(case, lambda each, names=names: replace(each, is_constant=each.name in names))
         yield replace(case, operands=changed)
     yield from _with_steps(case)
     if is_first:
@@ -266,17 +266,17 @@ def varied_cases(case: Case, *, is_first: bool = True) -> Iterator[Case]:
 def _with_steps(case: Case) -> Iterator[Case]:
     """Yield a case with other numbers in place of operands of ones, such as the steps of a Slice."""
 
-    def doubled(operand: Operand) -> Operand:
+    def double_ones(operand: Operand) -> Operand:
         array = operand.array if operand.is_read else None
         is_one = array is not None and array.size > 0 and (array == 1).all()
         return replace(operand, array=operand.elements() * 2) if is_one else operand
 
-    operands = _changed(case, doubled)
+    operands = _change_operands(case, double_ones)
     if operands != case.operands:
         yield replace(case, operands=operands, outputs=())
 
 
-def _changed(case: Case, change: Any) -> tuple[Operand | None, ...]:
+def _change_operands(case: Case, change: Any) -> tuple[Operand | None, ...]:
     return tuple(None if operand is None else change(operand) for operand in case.operands)
 
 
@@ -293,14 +293,14 @@ def _with_axes(case: Case, count: int) -> Case:
         elif attribute.name == "axes":
             attribute.ints[:] = [axis + count * (axis >= 0) for axis in attribute.ints]
 
-    def widen(operand: Operand) -> Operand:
+    def widen_operand(operand: Operand) -> Operand:
         if operand.is_read or len(operand.dims) != rank:
             return operand
         dims = (*[2] * count, *operand.dims)
         array = None if operand.array is None else np.broadcast_to(operand.array, dims)
         return replace(operand, dims=dims, array=array)
 
-    return replace(case, node=node, operands=_changed(case, widen), outputs=())
+    return replace(case, node=node, operands=_change_operands(case, widen_operand), outputs=())
 
 
 def _with_dtypes(case: Case) -> Iterator[Case]:

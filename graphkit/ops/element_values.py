@@ -63,7 +63,7 @@ def apply_operation(
     """
     function = OPERATORS[name]
 
-    def decided(*args: Element) -> Result:
+    def decide_element(*args: Element) -> Result:
         try:
             return function(args, dtype)
         except TooComplexError:
@@ -79,7 +79,7 @@ def apply_operation(
         refused(element, dtype)
         return None
 
-    return for_each_element(held, for_each_element(decided, *arrays))
+    return for_each_element(held, for_each_element(decide_element, *arrays))
 
 
 def for_each_element(function: Callable[..., Result], *arrays: Array) -> Array:

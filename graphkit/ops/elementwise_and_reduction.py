@@ -171,7 +171,7 @@ def infer_clip(ctx: InferenceContext) -> Tensor:
         elif data is not None and tensor.dtype in FLOATS:
             infinity = math.inf if index == 2 else -math.inf
             data = for_each_element(partial(_finite_element, tensor.dtype, infinity), data)
-    return tensor.replaced(tensor.dims, None if data is None else finish_elements(ctx, data, tensor.dtype))
+    return tensor.with_contents(tensor.dims, None if data is None else finish_elements(ctx, data, tensor.dtype))
 
 
 def _finite_element(dtype: int, infinity: float, element: Element | None) -> Element | None:

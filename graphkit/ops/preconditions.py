@@ -58,7 +58,7 @@ class Precondition(ABC):
         """Whether all of them are expressions in the model's input dims."""
         return all(map(is_known, self.exprs))
 
-    def rewritten(self, rewrite: Callable[[Expr], Expr]) -> Precondition:
+    def with_exprs(self, rewrite: Callable[[Expr], Expr]) -> Precondition:
         """Return the same of other expressions; itself if there is nothing unknown in it."""
         return self if self.is_known else cast(Precondition, _rewrite_exprs(self, rewrite))
 

@@ -160,7 +160,7 @@ class Tensor:
         """Return the dims if all are numbers, else None."""
         return None if self.dims is None else sizes_of(self.dims)
 
-    def replaced(self, dims: Dims | None, data: Array | None) -> Tensor:
+    def with_contents(self, dims: Dims | None, data: Array | None) -> Tensor:
         """Return it with other dims and elements."""
         return Tensor(self.dtype, dims, data, self.reason)
 

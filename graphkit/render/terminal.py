@@ -215,7 +215,7 @@ class Brief:
             room = SCREEN - self.below - self._height([Prose(self.heading()), *end])
             if self._height(parts) <= room:
                 break
-        yield from self._fitting(shown, room)
+        yield from self._fit_blocks(shown, room)
         yield from end
 
     def _overview(self, sections: Sequence[tuple[str, Sequence[Block]]], most: int) -> list[Block]:
@@ -234,7 +234,7 @@ class Brief:
         more = [(f"... and {len(said) - most:,} more", "")] if len(said) > most else []
         return [table("Section | What it says", [*rows, *more])] if rows and most else []
 
-    def _fitting(self, blocks: Sequence[Block], room: int) -> Iterator[Block]:
+    def _fit_blocks(self, blocks: Sequence[Block], room: int) -> Iterator[Block]:
         """Yield the first blocks that there is room for, a table with fewer rows, every proof and warning.
 
         Where sections have a line each, what is left are texts that belong together, for which tables make room, and
@@ -250,7 +250,7 @@ class Brief:
             texts = [each for each in blocks[place + 1 :] if self.has_lines and isinstance(each, Prose)]
             kept = texts if isinstance(block, Table) else texts[-1:]
             free = room - self._height(kept)
-            part = block if self._height(needed) <= free else self._shortened(block, free)
+            part = block if self._height(needed) <= free else self._shorten_table(block, free)
             if isinstance(block, Lines) or block is last or (isinstance(block, Prose) and block.tone == "warning"):
                 part = block
             elif is_cut or part is None:
@@ -260,7 +260,7 @@ class Brief:
             room -= self._height([part])
             yield part
 
-    def _shortened(self, block: Block, room: int) -> Block | None:
+    def _shorten_table(self, block: Block, room: int) -> Block | None:
         """Return a table with as many rows as there is room for, None where there is none for a few of them."""
         if not isinstance(block, Table):
             return None

@@ -364,7 +364,7 @@ class _Engine:
         first.table.update(first.seen_functions)
         rewriter = scope_rewriters(self.notes.equalities)
         noted = [engine.notes.preconditions for engine in passes]
-        noted.append([(node, each.rewritten(rewriter(node.scope).expr)) for node, each in self.notes.preconditions])
+        noted.append([(node, each.with_exprs(rewriter(node.scope).expr)) for node, each in self.notes.preconditions])
         return Shapes(
             model=self.model,
             table={value: rewriter(value.scope).tensor(tensor) for value, tensor in self.table.items()},

@@ -75,7 +75,7 @@ class Rewriter:
         dims = tuple(self.expr(dim) for dim in tensor.dims)
         if tensor.dims == dims:
             return tensor
-        return tensor.replaced(dims, None if not tensor.may_have_data else tensor.data)
+        return tensor.with_contents(dims, None if not tensor.may_have_data else tensor.data)
 
     def expr(self, expr: Expr) -> Expr:
         """Return an expression rewritten."""
@@ -84,7 +84,7 @@ class Rewriter:
         if expr not in self.done:
             self.done[expr] = expr  # an atom that is replaced by itself, through others, stays
             with suppress(TooComplexError, ZeroDivisionError):
-                self.done[expr] = expr.mapped(self._atom)
+                self.done[expr] = expr.map_atoms(self._atom)
         return self.done[expr]
 
     def _atom(self, atom: Atom) -> Expr:

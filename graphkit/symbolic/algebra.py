@@ -142,7 +142,7 @@ def _shifted_lower(expr: Expr) -> Bound:
     """Return a lower bound of the polynomial in how far each atom is above its own lower bound."""
     if any(_atom_interval(atom)[0] == -INF for monomial, _ in expr.terms for atom in monomial):
         return -INF
-    return sum(_term_interval(monomial, factor)[0] for monomial, factor in expr.mapped(_shift_to_bound).terms)
+    return sum(_term_interval(monomial, factor)[0] for monomial, factor in expr.map_atoms(_shift_to_bound).terms)
 
 
 def _shift_to_bound(atom: Symbol | Call) -> Expr:

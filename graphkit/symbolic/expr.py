@@ -220,9 +220,9 @@ class Expr:
         """Return the expression with symbols replaced, simplified anew."""
         if not self.symbols & assignment.keys():
             return self
-        return self.mapped(lambda atom: _substitute_atom(atom, assignment))
+        return self.map_atoms(lambda atom: _substitute_atom(atom, assignment))
 
-    def mapped(self, function: Callable[[Atom], Expr]) -> Expr:
+    def map_atoms(self, function: Callable[[Atom], Expr]) -> Expr:
         """Return the expression with each atom replaced by the result of a function, simplified anew."""
         total = const(0)
         for monomial, factor in self.terms:

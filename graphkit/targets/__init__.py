@@ -390,15 +390,15 @@ def _join_targets(path: Path, file: _Together) -> Target:
         problem = f"'{joint[0]}' is made of others itself"
         raise _target_error(path, "together", problem, "name these")
 
-    def named(target: Target, source: Source) -> Source:
+    def name_source(target: Target, source: Source) -> Source:
         return replace(source, key=f"{target.name}: {source.key}")
 
     limits: dict[str, Any] = {}
     for name, strictest in (("max_rank", min), ("max_opset", min), ("static_shapes", max)):
         known = [(member, limit) for member in others if (limit := getattr(member, name)) is not None]
-        own = [replace(limit, source=named(member, limit.source)) for member, limit in known]
+        own = [replace(limit, source=name_source(member, limit.source)) for member, limit in known]
         limits[name] = strictest(own, key=attrgetter("value"), default=None)
-    sources = tuple(named(member, source) for member in others for source in member.sources)
+    sources = tuple(name_source(member, source) for member in others for source in member.sources)
     return Target(file.name, file.description, sources, others=others, **limits)
 
 

@@ -44,7 +44,7 @@ class _Entry:
     lock: Lock = field(default_factory=Lock)
     session: Session | None = None
 
-    def opened(self, make: Callable[[], Session]) -> Session:
+    def open_session(self, make: Callable[[], Session]) -> Session:
         with self.lock:
             if self.session is None:
                 self.session = make()
@@ -151,7 +151,7 @@ class Specializer:
     def _fall_back(self, feed: Mapping[str, np.ndarray], error: GraphkitError) -> dict[str, np.ndarray]:
         """Run the model that nothing is folded of, and tell why; an error where it does not run either."""
         try:
-            outputs = self._original.opened(partial(self._open_model, self._model)).run(feed)
+            outputs = self._original.open_session(partial(self._open_model, self._model)).run(feed)
         except ModelError:
             raise error from None
         reason = str(error)
@@ -177,7 +177,7 @@ class Specializer:
             while len(self._entries) > self._max_sessions:
                 self._entries.popitem(last=False)
         try:
-            return entry.opened(partial(self._make_session, key))
+            return entry.open_session(partial(self._make_session, key))
         finally:
             with self._lock:
                 if entry.session is None and self._entries.get(key) is entry:  # it could not be made

@@ -62,9 +62,9 @@ def wrong(rule: Rule) -> Rule:
 
     def changed(tensor: Tensor) -> Tensor:
         if tensor.data is None:
-            return tensor.replaced(None if tensor.dims is None else tuple(map(enlarged, tensor.dims)), None)
+            return tensor.with_contents(None if tensor.dims is None else tuple(map(enlarged, tensor.dims)), None)
         elements = [each if isinstance(each, float) else each + 1 for each in tensor.data.ravel().tolist()]
-        return tensor.replaced(tensor.dims, array_of(elements, tensor.data.shape))
+        return tensor.with_contents(tensor.dims, array_of(elements, tensor.data.shape))
 
     def faulty(ctx: InferenceContext) -> Tensor | list[Tensor]:
         found = rule(ctx)

@@ -57,7 +57,7 @@ def start(lines: Any) -> Any:
                 try:
                     size = build(rknn, path, Path(folder, "compiled.rknn"), data)
                     said = read_log()
-                    answer |= lines.try_model(path, question, lambda: simulated(rknn))
+                    answer |= lines.try_model(path, question, lambda: open_simulator(rknn))
                 finally:
                     rknn.release()
             except Exception as error:  # whatever a compiler raises
@@ -117,7 +117,7 @@ def calibration(feeds: Sequence[Mapping[str, Any]], folder: Path) -> Path:
     return data
 
 
-def simulated(rknn: Any) -> Callable[[Mapping[str, Any]], Any]:
+def open_simulator(rknn: Any) -> Callable[[Mapping[str, Any]], Any]:
     """Return what runs a model that was built, on the simulator of the compiler."""
     if rknn.init_runtime():
         raise RuntimeError("the simulator does not start")

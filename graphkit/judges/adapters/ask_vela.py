@@ -70,7 +70,7 @@ def start(accelerators: Sequence[str], *, as_it_is: bool) -> Any:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             try:
-                content, layers = quantised(path, folder, as_it_is=as_it_is)
+                content, layers = quantise_model(path, folder, as_it_is=as_it_is)
                 (folder / "int8.tflite").write_bytes(content)
                 answer |= placement(operators(content), layers, programs, folder, accelerators)
             except Exception as error:  # whatever a converter raises
@@ -81,7 +81,7 @@ def start(accelerators: Sequence[str], *, as_it_is: bool) -> Any:
     return ask
 
 
-def quantised(path: str, folder: Path, *, as_it_is: bool) -> tuple[bytes, dict[str, str]]:
+def quantise_model(path: str, folder: Path, *, as_it_is: bool) -> tuple[bytes, dict[str, str]]:
     """Return the int8 TFLite of a model, and the node of which each layer and each output was made."""
     numpy, onnx = importlib.import_module("numpy"), importlib.import_module("onnx")
     model = onnx.load(path)
@@ -103,7 +103,7 @@ def quantised(path: str, folder: Path, *, as_it_is: bool) -> tuple[bytes, dict[s
     makers = {name: node.name for node in model.graph.node for name in node.output}
     layers = {layer: makers[name] for layer, name in layer_tensors(made).items() if makers.get(name)}
     outputs = {f"output_{index}": makers.get(value.name) for index, value in enumerate(model.graph.output)}
-    return converted(folder / "saved", "int8", feeds), layers | {key: name for key, name in outputs.items() if name}
+    return convert_model(folder / "saved", "int8", feeds), layers | {key: name for key, name in outputs.items() if name}
 
 
 def save_model(model: str, folder: str, inputs: Sequence[str], *, as_it_is: bool = False) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def layer_tensors(made: Mapping[str, Any]) -> dict[str, str]:
     return layers
 
 
-def converted(saved: Path, dtype: str, feeds: Sequence[dict[str, Any]]) -> bytes:
+def convert_model(saved: Path, dtype: str, feeds: Sequence[dict[str, Any]]) -> bytes:
     """Return TFLite in float32, int8 or int16 with weights of int8; where it is quantised, calibrated on all feeds."""
     tf = importlib.import_module("tensorflow")
     kinds = {

@@ -378,10 +378,10 @@ class SelfAttention:
         if any(group != self._rows for group in rows) or not are_columns:
             raise MatchFailure("it does not compare the rows of each batch")
 
-        def shared(group: Group) -> list[object]:
+        def shared_fields(group: Group) -> list[object]:
             return [(atom.kind, atom.size, atom.kind == "column" or atom.stride) for atom in group]
 
-        outer = [list(map(shared, each.dims[:-2])) for each in layouts]
+        outer = [list(map(shared_fields, each.dims[:-2])) for each in layouts]
         if outer[0] != outer[1] or outer[0] != outer[2]:
             raise MatchFailure("its queries, keys and values have not the same heads")
         pairs = list(zip(layouts, inner, strict=True))

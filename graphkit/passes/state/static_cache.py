@@ -128,11 +128,11 @@ def find_unequal_addend(model: Model, slots: int) -> Value | None:
     """Return a constant that adds something else for each of so many slots to scores; None where there is none."""
     shapes = infer(model)
 
-    def added(value: Value) -> Iterable[Value | None]:
+    def score_operands(value: Value) -> Iterable[Value | None]:
         return value.producer.operands if value.producer is not None and value.producer.is_op(*SCORES) else ()
 
     scores = (value for node in model.graph.nodes if node.is_op("Softmax") for value in node.operands)
-    for value in walk_breadth_first(scores, added):
+    for value in walk_breadth_first(scores, score_operands):
         sizes = shapes[value].sizes() or ()
         array = model.array(value.constant) if value.constant is not None and sizes[-1:] == (slots,) else None
         if array is not None and (array != array[..., :1]).any():

@@ -265,7 +265,7 @@ class Steps:
         return {value: arrays[value.name] for value in outputs}
 
     @contextlib.contextmanager
-    def loaded(self, value: Value) -> Iterator[Callable[[Mapping[Value, np.ndarray]], np.ndarray]]:
+    def load_part(self, value: Value) -> Iterator[Callable[[Mapping[Value, np.ndarray]], np.ndarray]]:
         """Load what gives a value, once, and give a function that runs it with other arrays for what is held."""
         part, inputs = self._make_part(self.relevant & self._needed_nodes([value], self.held), [value])
         with IsolatedSession(part, prepack=False, provider=self.provider) as session:

@@ -66,7 +66,7 @@ def _runs(side: Side, value: Value, mistakes: list[Mistake]) -> Iterator[tuple[M
     """Load a model once, and run it with each mistake."""
     replaced = list(dict.fromkeys(each for mistake in mistakes for each in mistake.arrays))
     known = dict(zip(replaced, Steps(side, side.feed, replaced).values(replaced), strict=True))
-    with Steps(side, side.feed, [value], given=known).loaded(value) as run:
+    with Steps(side, side.feed, [value], given=known).load_part(value) as run:
         for mistake in mistakes:
             with contextlib.suppress(ModelError):
                 yield mistake, run(mistake.arrays)
