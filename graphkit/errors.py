@@ -5,7 +5,6 @@ Every message states the fault, the expectation and, after a dash, the remedy.
 
 from __future__ import annotations
 
-import difflib
 import itertools
 from collections.abc import Iterable
 
@@ -134,6 +133,8 @@ def did_you_mean(wanted: str, known: Iterable[str], otherwise: str = "") -> str:
 
 def _close_names(wanted: str, names: list[str]) -> list[str]:
     """Return the names that are like another one, the closest first; also those that it is a part of."""
+    import difflib  # which only a wrong name needs
+
     plain = wanted.casefold()[:LONGEST]
     by_plain: dict[str, str] = {}
     for name in itertools.islice(names, MOST):

@@ -65,7 +65,6 @@ class _Choice(click.Choice[str]):
     """A choice that says which name may be meant."""
 
     def get_invalid_choice_message(self, value: object, ctx: click.Context | None) -> str:
-
         hint = did_you_mean(str(value), self.choices, " ").strip()
         return f"{super().get_invalid_choice_message(value, ctx)} {hint[:1].upper()}{hint[1:]}".rstrip()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Hashable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from graphlib import CycleError, TopologicalSorter
 from typing import cast
@@ -21,7 +21,7 @@ from graphkit.equivalence.terms import Constants, Key, Term
 from graphkit.errors import ModelError
 from graphkit.graph.dataflow import check_scopes
 from graphkit.graph.operator_traits import BECAME_INPUTS, RANDOM
-from graphkit.graph.view import Node, body_graphs
+from graphkit.graph.view import Node, with_bodies
 from graphkit.model import Model
 from graphkit.ops.numerics import BODIES_OF_HALVES, KERNELS_OF_HALVES, MEANINGS, NEWEST
 from graphkit.ops.rule_context import UnknownError
@@ -69,7 +69,7 @@ def _inline_functions(proto: ModelProto) -> ModelProto:
         raise UnknownError("two of its functions have one name")
     _check_size(proto, functions)
     for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
-        for node in _with_bodies(nodes):
+        for node in with_bodies(nodes):
             if (called := functions.get(_key_of_call(node))) is not None:
                 given = {attribute.name for attribute in node.attribute}
                 node.attribute.extend(each for each in called.attribute_proto if each.name not in given)
@@ -87,7 +87,7 @@ def _inline_functions(proto: ModelProto) -> ModelProto:
         whole = onnx.inliner.inline_local_functions(proto)
     except (onnx.checker.ValidationError, RuntimeError) as error:  # calls that do not fit the function
         raise UnknownError(f"its functions cannot be inlined: {' '.join(str(error).split())}") from error
-    left = (node.op_type for node in _with_bodies(whole.graph.node))
+    left = (node.op_type for node in with_bodies(whole.graph.node))
     if odd := next((name for name in left if any(name == key[1] for key in _functions_by_key(whole))), ""):
         raise UnknownError(f"its function '{odd}' cannot be inlined")
     del whole.functions[:]  # which nothing calls
@@ -96,14 +96,14 @@ def _inline_functions(proto: ModelProto) -> ModelProto:
 
 def _check_size(proto: ModelProto, functions: Mapping[FunctionKey, FunctionProto]) -> None:
     """Check that a model stays small without its functions: a few that call each other twice make billions of nodes."""
-    called = {key: [*map(_key_of_call, _with_bodies(function.node))] for key, function in functions.items()}
+    called = {key: [*map(_key_of_call, with_bodies(function.node))] for key, function in functions.items()}
     sizes: dict[FunctionKey, int] = {}
     try:
         for key in TopologicalSorter({key: functions.keys() & keys for key, keys in called.items()}).static_order():
             sizes[key] = sum(sizes.get(each, 1) for each in called[key])
     except CycleError as error:
         raise UnknownError(f"its function '{error.args[1][0][1]}' calls itself") from error
-    if sum(sizes.get(_key_of_call(node), 1) for node in _with_bodies(proto.graph.node)) > MAX_NODES:
+    if sum(sizes.get(_key_of_call(node), 1) for node in with_bodies(proto.graph.node)) > MAX_NODES:
         raise UnknownError(f"without its functions it would have more than {MAX_NODES:,} nodes")
 
 
@@ -129,7 +129,7 @@ def draws_random_numbers(node: NodeProto) -> bool:
 
 def _check_passed_on(function: FunctionProto, functions: Mapping[FunctionKey, FunctionProto]) -> None:
     """Check that no attribute that a function may lack is passed on to a function that has a default for it."""
-    for node in _with_bodies(function.node):
+    for node in with_bodies(function.node):
         called = functions.get(_key_of_call(node))
         defaults = {each.name for each in called.attribute_proto} if called is not None else set[str]()
         for attribute in node.attribute:
@@ -204,14 +204,7 @@ def _domain_of(name: str) -> str:
 def _domain_calls(proto: ModelProto, names: Container[str]) -> Iterator[NodeProto]:
     """Yield the calls of functions of the domain in a model, its bodies and its functions."""
     for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
-        yield from (node for node in _with_bodies(nodes) if node.domain == DOMAIN and node.op_type in names)
-
-
-def _with_bodies(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
-    for node in nodes:
-        yield node
-        for _, body in body_graphs(node):
-            yield from _with_bodies(body.node)
+        yield from (node for node in with_bodies(nodes) if node.domain == DOMAIN and node.op_type in names)
 
 
 # One spelling of an operator, whichever version of the operator set a model has.

@@ -19,7 +19,7 @@ from onnx import TensorProto
 
 from graphkit.graph.operator_traits import REARRANGING, SAME_ORDER, has_attributes_only
 from graphkit.graph.view import Node, Scope, Value, all_nodes, chain_end
-from graphkit.ops.tensor import Dims
+from graphkit.ops.tensor import Dims, dims_product
 from graphkit.passes.fusion.fold_into_weights import Linear, affine_of, linear_of
 from graphkit.passes.shapes.simplify_reshape import reshape_spec
 from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite
@@ -158,7 +158,7 @@ def _layout_after_part(editor: Editor, node: Node, out: Value, dims: Dims, befor
         shapes = [editor.shapes[value].dims for value in node.outputs[: out.output_index + 1]]
         sizes = [size for each in shapes if each is not None and (size := each[axis].constant) is not None]
         return before.part(axis, sum(sizes[:-1]), sizes[-1]) if len(sizes) == len(shapes) else None
-    whole = math.prod((atom.size for atom in before.dims[axis]), start=const(1)).constant
+    whole = dims_product(atom.size for atom in before.dims[axis]).constant
     if whole is None or places is None or len(places) != 1:
         return None
     (start,) = places
@@ -407,7 +407,7 @@ class SelfAttention:
             if dims is not None and flat in (flat_plain, flat_turned):
                 is_turned = flat != flat_plain
                 sizes = ([atom.size for atom in group] for group in (self._batch, self._rows))
-                batch, rows = (math.prod(each, start=const(1)) for each in sizes)
+                batch, rows = map(dims_product, sizes)
                 count = const(len(value.columns(*value.dims)))
                 spec = reshape_spec((rows, batch, count) if is_turned else (batch, rows, count), dims)
                 if spec is not None:  # a value of other dims, which a constant shape gives

@@ -15,13 +15,13 @@ from onnx.helper import tensor_dtype_to_np_dtype
 from graphkit.dtypes import FLOATS
 from graphkit.graph.operator_traits import NORMALIZATIONS, SKIP_NORMALIZATIONS
 from graphkit.graph.view import Node, Value
-from graphkit.ops.tensor import Dims
+from graphkit.ops.tensor import Dims, dims_product
 from graphkit.passes.shapes.simplify_reshape import reshape_spec
 from graphkit.passes.shapes.simplify_slice import constant_bounds
 from graphkit.rewrite import ROUNDING, Builder, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, Rewrite
 from graphkit.rewrite.edits import attributes_of
 from graphkit.rewrite.pattern import Number, Op, Pattern
-from graphkit.shapes import Expr, const
+from graphkit.shapes import Expr
 
 
 @dataclass(frozen=True)
@@ -464,7 +464,7 @@ class EinsumToMatmul(NodeRewrite):
             return builder.add("Transpose", value, role=role, perm=[axes.index(axis) for axis in order])
 
         def dims_of(groups: Sequence[str]) -> Dims:
-            return tuple(math.prod((sizes[axis] for axis in group), start=const(1)) for group in groups)
+            return tuple(dims_product(sizes[axis] for axis in group) for group in groups)
 
         def reshape(value: NodeInput, before: Sequence[str], after: Sequence[str], role: str) -> NodeInput:
             """Let each group of axes be one."""

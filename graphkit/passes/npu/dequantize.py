@@ -90,7 +90,7 @@ BITS = (2, 4, 8)
 
 @dataclass(eq=False)
 class FloatWeights:
-    """The weights that one sweep makes, which nodes share, or a MatchFailure where it cannot make one."""
+    """The float weights that one sweep makes, which nodes share."""
 
     editor: Editor
     made: dict[tuple[object, ...], str] = field(default_factory=dict)

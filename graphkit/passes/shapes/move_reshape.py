@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from graphkit.graph.operator_traits import RESHAPING
 from graphkit.graph.view import Node
-from graphkit.ops.tensor import Dims
+from graphkit.ops.tensor import Dims, dims_product
 from graphkit.passes.shapes.simplify_reshape import reshape_spec
 from graphkit.rewrite import Editor, NewNode, NodeRewrite
-from graphkit.shapes import Expr, const, lower, symbol
+from graphkit.shapes import Expr, lower, symbol
 
 RESHAPE_SINCE = 5
 
@@ -118,6 +117,6 @@ def _next_group(before: Dims, after: Dims) -> tuple[int, int] | None:
         return 0, 1
     for few, many, is_split in ((before, after, True), (after, before, False)):
         for count in range(2, len(many) + 1):
-            if math.prod(many[:count], start=const(1)) == few[0]:
+            if dims_product(many[:count]) == few[0]:
                 return (1, count) if is_split else (count, 1)
     return None

@@ -10,9 +10,9 @@ from typing import ClassVar
 
 from graphkit.graph.operator_traits import BROADCASTING, RESHAPING, UNARY
 from graphkit.graph.view import Node, Value, follow_chain
-from graphkit.ops.tensor import Dims
+from graphkit.ops.tensor import Dims, dims_product
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, attributes_of
-from graphkit.shapes import Expr, const, lower, symbol
+from graphkit.shapes import Expr, lower, symbol
 from graphkit.symbolic.expr import Atom, TooComplexError
 
 MAX_SIZE = (1 << 63) - 1  # of a dim; what a model computes may be larger, which no tensor holds
@@ -41,7 +41,7 @@ def open_spec(before: Sequence[Expr], after: Dims) -> tuple[Expr | int, ...]:
     unclear.sort(key=lambda position: -len(str(after[position])))
     for position in unclear:
         try:
-            others = math.prod(after[:position] + after[position + 1 :], start=const(1))
+            others = dims_product(after[:position] + after[position + 1 :])
         except TooComplexError:
             continue
         if lower(others) >= 1:
@@ -56,7 +56,7 @@ def merged_dims(before: Dims, after: Dims) -> Dims | None:
     if not after or more < 1 or before[more + 1 :] != after[1:]:
         return None
     try:
-        return before[: more + 1] if math.prod(before[: more + 1], start=const(1)) == after[0] else None
+        return before[: more + 1] if dims_product(before[: more + 1]) == after[0] else None
     except TooComplexError:
         return None
 
