@@ -5,8 +5,8 @@ import random
 
 import pytest
 
+from graphkit.io.remote.remote_file import predict_offsets
 from graphkit.io.remote.server import join_spans
-from graphkit.io.remote.window import predict_offsets
 
 
 def offsets(steps: list[int]) -> list[int]:
