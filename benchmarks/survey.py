@@ -164,7 +164,7 @@ def requests(folder: Path) -> None:
 
     from graphkit.fleet.local_pool import LocalPool
     from graphkit.fleet.survey import survey_models
-    from graphkit.fleet.survey_sources import models_of
+    from graphkit.fleet.survey_task import models_of
 
     catalogue(folder / "m", 256, 0, real=0)
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)

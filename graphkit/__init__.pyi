@@ -88,8 +88,7 @@ from .verify.rewrite_verifier import verify_extract, verify_rewrite
 from .verify.runs_at_hazards import check_hazards
 from .verify.split_verifier import verify_split
 from .workflows.compare_models import compare_models
-from .workflows.fold_file import FoldReport, fold_file
-from .workflows.fold_folder import FolderFoldReport, fold_folder
+from .workflows.fold_file import FolderFoldReport, FoldReport, fold_file, fold_folder
 from .workflows.rewrite_file import EditReport, RewriteReport, edit_file, rewrite_file
 from .workflows.specialize import Specializer
 from .workflows.split_decoder_file import SplitReport, split_file

@@ -77,7 +77,7 @@ def fold(job: Job) -> Result:
     and weights that models share are stored once.
     """
     if os.path.isdir(job.name):
-        from graphkit.workflows.fold_folder import fold_folder
+        from graphkit.workflows.fold_file import fold_folder
 
         return fold_folder(job.name, job.output, job.options, progress=job.progress)
     from graphkit.workflows.fold_file import fold_file

@@ -72,8 +72,8 @@ def survey(sources: Sequence[str], options: Asked[SurveyFlags], output: str | No
 
 def _run_survey(asked: SurveyFlags, sources: Sequence[str], output: str | None) -> None:
     from graphkit.fleet.survey import survey_models as run
-    from graphkit.fleet.survey_sources import models_of
     from graphkit.fleet.survey_table import kind_lines
+    from graphkit.fleet.survey_task import models_of
 
     if not sources:
         raise UsageError("no models to survey - name a folder, a pattern, or a list of models")

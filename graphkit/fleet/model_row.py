@@ -14,8 +14,7 @@ from graphkit.analysis.summary import Summary
 from graphkit.analysis.verdict import Verdict
 from graphkit.errors import GraphkitError, ModelError
 from graphkit.fleet import storage
-from graphkit.fleet.survey_sources import UNKNOWN, data_revisions
-from graphkit.fleet.survey_task import Row, SurveyTask, blockers_column, found_column, row_of
+from graphkit.fleet.survey_task import UNKNOWN, Row, SurveyTask, blockers_column, data_revisions, found_column, row_of
 from graphkit.io.urls import RemoteOptions, is_url
 from graphkit.model import load
 from graphkit.passes.fold_pipeline import fold

@@ -18,8 +18,7 @@ from typing import IO, TYPE_CHECKING
 from graphkit import __version__
 from graphkit.errors import OutputError, UsageError, count_things
 from graphkit.fleet import storage
-from graphkit.fleet.survey_sources import is_same_data
-from graphkit.fleet.survey_task import Row
+from graphkit.fleet.survey_task import Row, is_same_data
 from graphkit.io.urls import is_url
 
 if TYPE_CHECKING:

@@ -1,18 +1,24 @@
-"""A unit of work of a survey, one model; and the columns of the row that it becomes.
+"""The models of a survey, each a unit of work; and the columns of the row that it becomes.
 
 Tasks and rows are plain values, so that any executor can send them anywhere.
 """
 
 from __future__ import annotations
 
+import glob
 import hashlib
-from collections.abc import Iterable, Mapping
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from graphkit import __version__
 from graphkit.analysis.findings import KIND_NAMES
-from graphkit.io.urls import is_url, shown_url
+from graphkit.errors import UsageError
+from graphkit.io.remote.open_url import models_of_listing
+from graphkit.io.urls import is_listing, is_url, shown_url
 
 Row = Mapping[str, object]
 BLOCKERS = "blockers_"  # what the columns of targets begin with
@@ -120,3 +126,112 @@ def failed_row(task: SurveyTask, error: str, seconds: float) -> Row:
 def _escape_text(text: str) -> str:
     """Return a text with the bytes of names that are not UTF-8, which a table cannot have, as escapes."""
     return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+STREAM = "-"
+UNKNOWN = "?"  # the data files of a model that could not be read so far
+
+
+def models_of(sources: Iterable[str], stdin: Iterable[str]) -> dict[str, str]:
+    """Return the path or URL of each model, once, in order, each with a text that changes with the file.
+
+    The text is the commit for a model of a repository that is listed; it is "" where nobody knows: for other URLs, and
+    for a file that is missing.
+
+    Args:
+        sources: Model files, URLs, folders, patterns such as `**/decoder*.onnx`, organisations and repositories of the
+            hub, text files with one of these in each line, and `-` for such lines on standard input.
+        stdin: The lines of standard input.
+
+    Raises:
+        UsageError: A source is nothing of all that, or has no model.
+        GraphkitError: The hub does not list its models.
+    """
+    models: dict[str, str] = {}
+    for source in sources:
+        expanded = dict(_expand_source(source, stdin))
+        if not expanded:
+            raise UsageError(f"{source}: has no .onnx file in it - name a folder, a pattern, or a list of models")
+        models |= expanded
+    return dict(sorted(models.items()))
+
+
+def data_revisions(model: str, locations: Iterable[str]) -> str | None:
+    """Return the files beside a model in text that changes with them, None for none."""
+    folder = Path(model).parent
+    revisions = {location: _file_revision(os.path.join(folder, location)) for location in sorted(locations)}
+    return json.dumps(revisions, ensure_ascii=False) if revisions else None
+
+
+def is_same_data(model: str, revisions: str | None) -> bool:
+    """Whether the files beside a model are those of `data_revisions`."""
+    if revisions is None:
+        return True
+    return revisions != UNKNOWN and data_revisions(model, json.loads(revisions)) == revisions
+
+
+def _file_revision(path: str) -> str:
+    """Return the size of a file and when it was written; "" for a URL or a missing file."""
+    try:
+        state = os.stat(path)
+    except (OSError, ValueError):
+        return ""
+    return f"{state.st_size}-{state.st_mtime_ns}"
+
+
+def _expand_source(source: str, stdin: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the models of a source, each with its revision."""
+    if source == STREAM:
+        yield from _models_of_list(stdin)
+    elif is_listing(source):
+        yield from models_of_listing(source).items()
+    elif is_url(source) or source.startswith("example:"):
+        yield source, ""
+    elif Path(source).is_file() and not source.endswith(".onnx"):
+        yield from _models_of_list(_list_lines(source))
+    else:
+        yield from ((path, _file_revision(path)) for path in _paths_of_source(source))
+
+
+def _paths_of_source(source: str) -> Iterator[str]:
+    """Yield the models of a folder, a pattern or a path."""
+    if os.path.isdir(source):
+        yield from _models_below(source)
+    elif Path(source).is_file():
+        yield source
+    elif glob.has_magic(source):
+        matches = glob.iglob(source, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
+        yield from (model for path in matches for model in (_models_below(path) if os.path.isdir(path) else [path]))
+    elif source.endswith(".onnx"):
+        yield source  # a row says that it is missing
+    else:
+        raise UsageError(f"{source}: No such file or folder - check the path")
+
+
+def _models_below(folder: str) -> Iterator[str]:
+    """Yield the models below a folder; hidden folders are left out."""
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        yield from (os.path.join(place, name) for name in files if name.endswith(".onnx") and not name.startswith("."))
+
+
+def _models_of_list(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield what the lines of a list name; empty lines and those that begin with # name nothing."""
+    for line in map(str.strip, lines):
+        if line and not line.startswith("#"):
+            is_path = line.endswith(".onnx") and not is_url(line) and not _is_pattern(line)
+            yield from [(line, _file_revision(line))] if is_path else _expand_source(line, ())
+
+
+def _is_pattern(line: str) -> bool:
+    """Whether a line names files by a pattern; the name of a file, which may look like one, comes first."""
+    if not glob.has_magic(line) or os.path.lexists(line):
+        return False
+    return next(glob.iglob(line, recursive=True), None) is not None  # noqa: PTH207 - as in _paths
+
+
+def _list_lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: cannot be read as a list of models - write one path in each line") from error

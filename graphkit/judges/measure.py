@@ -6,14 +6,15 @@ import json
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace as replace_case
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from msgspec.structs import replace
+from msgspec.structs import replace as replace_fields
 
 from graphkit.analysis.node_placement import number_nodes
+from graphkit.analysis.target_lint import has_planes
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError, count_things, did_you_mean
 from graphkit.graph.view import all_nodes
@@ -30,7 +31,6 @@ from graphkit.judges.cases import (
     model_cases,
     varied_cases,
 )
-from graphkit.judges.fit_facts import FittedFact, fit_fact
 from graphkit.model import Model
 from graphkit.shapes import infer
 
@@ -92,7 +92,7 @@ def _library_variants() -> Iterator[Case]:
     varied = set[str]()
     for case in library_cases():
         if not varied:
-            yield from (replace_case(case, opset=opset) for opset in OPSETS if opset > case.opset)
+            yield from (replace(case, opset=opset) for opset in OPSETS if opset > case.opset)
         is_first = case.node.op_type not in varied
         yield from varied_cases(case, is_first=is_first)
         if case.model() is not None:
@@ -128,7 +128,7 @@ def observe_models(judge: Judge, models: Sequence[Model], device: str = "") -> I
                         for name, value in zip(case.formal_names(), node.inputs, strict=True)
                         if value is not None and value.producer is not None
                     }
-                    seen = replace(
+                    seen = replace_fields(
                         case.observe(),
                         readers=readers.pop() if len(readers) == 1 else "",
                         producers=made,
@@ -136,7 +136,7 @@ def observe_models(judge: Judge, models: Sequence[Model], device: str = "") -> I
                     )
                     counts[str(seen)] += 1
                     first.setdefault(str(seen), seen)
-    yield from (replace(seen, count=counts[key]) for key, seen in first.items())
+    yield from (replace_fields(seen, count=counts[key]) for key, seen in first.items())
 
 
 def _name_nodes(model: Model, path: Path) -> tuple[Model, Path]:
@@ -167,7 +167,7 @@ def observe_cases(judge: Judge, cases: Iterable[Case], device: str = "") -> Iter
             if index == 0 and answer.error:
                 why = f"takes not even {observation.op}: {answer.fault}"
                 raise UsageError(f"the judge '{judge.name}' {why} - see whether its device is there")
-            yield replace(observation, taken=is_taken(answer))
+            yield replace_fields(observation, taken=is_taken(answer))
 
 
 def is_taken(answer: Answer) -> bool | None:
@@ -274,3 +274,139 @@ def _name_lines(names: Sequence[str]) -> Iterator[str]:
             line = "  "
         line += part
     yield line
+
+
+MOST_CONDITIONS = 4  # conditions of an operator, any of which is enough
+PLANES = (8, 16, 32)  # elements by which devices lay out tensors
+LOSS = 2  # how many models that are taken a condition may lose for one that is refused
+Where = Mapping[str, Any]  # a condition as a target file has it
+
+
+class Atom(NamedTuple):
+    """A part of a condition: a key of a target file, the name of what it is about, and the value."""
+
+    key: str
+    name: str = ""
+    value: Any = True
+
+    def holds(self, of: Observation) -> bool:
+        """Whether it holds of an observation, as a target file means it."""
+        name, value = self.name, self.value
+        if self.key == "static":
+            return not of.is_dynamic
+        if self.key == "readers":
+            return bool(of.readers == value)
+        if self.key == "dtypes":  # of the first input
+            return bool(next(iter(of.dtypes.values())) in value)
+        if self.key == "dtypes_of":
+            return bool(of.dtypes.get(name, value[0]) in value)
+        if self.key == "attributes":
+            return bool(of.attributes.get(name) == value)
+        if self.key == "producers":
+            return bool(of.producers.get(name) == value)
+        if self.key == "values":  # one that is left out has its default
+            return name not in of.dtypes or of.values.get(name) == value
+        if self.key == "planes_of":
+            return len(of.dims) == 2 and has_planes(*of.dims, value)
+        if self.key == "constant":
+            return name not in of.dtypes or name in of.constant
+        if self.key == "computed":
+            return name not in of.constant
+        if self.key == "absent":
+            return name not in of.dtypes
+        bound, _, what = self.key.partition("_")
+        number = of.rank if what == "rank" else of.since
+        return bool(number <= value if bound == "max" else number >= value)
+
+
+@dataclass(frozen=True)
+class FittedFact:
+    """What is said of an operator."""
+
+    verdict: str  # as in a target file
+    conditions: tuple[Where, ...]  # one of them must hold; none where it is always so
+    taken: int  # how many models were
+    refused: int
+    wrong: int  # of these, how many the conditions do not tell right
+
+
+def fit_fact(observations: Sequence[Observation]) -> FittedFact | None:
+    """Return what the observations of one operator say, None where no runtime takes any."""
+    known = [each for each in observations if each.taken is not None]
+    taken, refused = ([each for each in known if each.taken is verdict] for verdict in (True, False))
+    if not known:
+        return None
+    fact = FittedFact("allowed", (), _count(taken), _count(refused), 0)
+    if not refused or not taken:
+        return replace(fact, verdict="allowed" if taken else "refused")
+    conditions: list[list[Atom]] = []
+    left = taken
+    while left and len(conditions) < MOST_CONDITIONS:
+        atoms = _fit_condition(left, refused)
+        kept = [each for each in left if not all(atom.holds(each) for atom in atoms)]
+        wrong = _count(each for each in refused if all(atom.holds(each) for atom in atoms))
+        if len(kept) == len(left) or wrong > _count(left) - _count(kept):
+            break
+        conditions.append(atoms)
+        left = kept
+    held = (each for each in refused if any(all(atom.holds(each) for atom in atoms) for atoms in conditions))
+    wrong = _count(left) + _count(held)
+    if not conditions or wrong * 2 > min(fact.taken, fact.refused) + (fact.taken + fact.refused) // 4:
+        return replace(fact, verdict="unknown", wrong=_count(known))
+    return replace(fact, conditions=tuple(_as_where(atoms) for atoms in conditions if all(conditions)), wrong=wrong)
+
+
+def _count(observations: Iterable[Observation]) -> int:
+    return sum(each.count for each in observations)
+
+
+def _fit_condition(taken: Sequence[Observation], refused: Sequence[Observation]) -> list[Atom]:
+    """Return a condition that as many of the taken ones have, and as few of the refused ones."""
+    atoms: list[Atom] = []
+    while refused:
+        best, gain = None, 0.0
+        for atom in _possible_atoms(taken, refused):
+            excluded = _count(each for each in refused if not atom.holds(each))
+            lost = _count(each for each in taken if not atom.holds(each))
+            if lost < _count(taken) and excluded - LOSS * lost * bool(lost) > 0 and excluded / (1 + lost) > gain:
+                best, gain = atom, excluded / (1 + lost)
+        if best is None:
+            break
+        atoms.append(best)
+        taken = [each for each in taken if best.holds(each)]
+        refused = [each for each in refused if best.holds(each)]
+    return atoms
+
+
+def _possible_atoms(taken: Sequence[Observation], refused: Sequence[Observation]) -> Iterator[Atom]:
+    """Yield what may be said of the taken ones, the plainest first."""
+    names = dict.fromkeys(name for each in taken for name in each.dtypes)
+    firsts = sorted({next(iter(each.dtypes.values())) for each in taken})
+    yield Atom("static")
+    yield Atom("dtypes", value=tuple(firsts))
+    yield from (Atom("dtypes", value=(dtype,)) for dtype in firsts)
+    for name in names:
+        dtypes = tuple(sorted({each.dtypes[name] for each in taken if name in each.dtypes}))
+        yield Atom("dtypes_of", name, dtypes)
+        yield from (Atom("dtypes_of", name, (dtype,)) for dtype in dtypes)
+    for key, numbers in (("version", {each.since for each in taken}), ("rank", {each.rank for each in taken})):
+        yield from (Atom(f"{bound}_{key}", value=number) for number in sorted(numbers) for bound in ("max", "min"))
+    yield from (Atom("absent", name) for name in dict.fromkeys(name for each in refused for name in each.dtypes))
+    yield from (Atom(key, name) for name in names for key in ("constant", "computed"))
+    yield from dict.fromkeys(Atom("readers", value=each.readers) for each in taken if each.readers)
+    yield from dict.fromkeys(Atom("producers", *pair) for each in taken for pair in each.producers.items())
+    yield from dict.fromkeys(Atom("values", *pair) for each in taken for pair in each.values.items())
+    yield from (Atom("planes_of", value=number) for number in PLANES)
+    yield from dict.fromkeys(Atom("attributes", *pair) for each in taken for pair in each.attributes.items())
+
+
+def _as_where(atoms: Iterable[Atom]) -> Where:
+    where: dict[str, Any] = {}
+    for key, name, value in atoms:
+        if key in ("dtypes_of", "attributes", "producers", "values"):
+            where.setdefault(key, {})[name] = value
+        elif key in ("constant", "computed", "absent"):
+            where.setdefault(key, []).append(name)
+        else:  # a later one says more: it is of what the earlier ones hold of
+            where[key] = value
+    return where

@@ -185,7 +185,7 @@ class Result:
 
     def to_csv(self) -> str:
         """Return the tables as CSV, "" where there is none: one after the other, an empty line between them."""
-        from graphkit.render.csv_tables import csv_text
+        from graphkit.render.markdown import csv_text
 
         return csv_text(self.csv_tables())
 
@@ -195,7 +195,7 @@ class Result:
         Raises:
             UsageError: There is no table, or neither is installed.
         """
-        from graphkit.render.csv_tables import plain_columns
+        from graphkit.render.markdown import plain_columns
 
         first = next(iter(self.csv_tables()), None)
         library = next((name for name in ("pandas", "polars") if find_spec(name) is not None), "")

@@ -22,9 +22,8 @@ from graphkit.graph.view import Value
 from graphkit.model import Model, load
 from graphkit.rewrite.base import copy_proto
 from graphkit.runtime.session import IsolatedSession
-from graphkit.verify.altered_bundle import AlteredBundle
 from graphkit.verify.bundle_prompts import Prompt, begin_prompt
-from graphkit.verify.bundle_state_checks import start_bundle
+from graphkit.verify.bundle_state_checks import AlteredBundle, start_bundle
 from graphkit.verify.cause_search import (
     Cause,
     Export,

@@ -23,7 +23,6 @@ from graphkit.progress import DEFAULT_LIMITS, Limits, portion_of, with_share
 from graphkit.runtime.providers import CPU, Provider
 from graphkit.runtime.session import IsolatedSession, as_provider
 from graphkit.shapes.constraints.failing_sizes import sizes_that_run
-from graphkit.verify.altered_bundle import IsolatedBundle, widen_bundle, widen_model
 from graphkit.verify.bundle_causes import find_bundle_causes
 from graphkit.verify.bundle_prompts import (
     LONGEST,
@@ -37,7 +36,17 @@ from graphkit.verify.bundle_prompts import (
     search_of,
     several_at_once,
 )
-from graphkit.verify.bundle_state_checks import CHECKS, UNUSED, Subject, can_choose, start_bundle, try_check
+from graphkit.verify.bundle_state_checks import (
+    CHECKS,
+    UNUSED,
+    IsolatedBundle,
+    Subject,
+    can_choose,
+    start_bundle,
+    try_check,
+    widen_bundle,
+    widen_model,
+)
 from graphkit.verify.candidate_sessions import tell_each
 from graphkit.verify.comparator import Difference, distance_of_spread
 from graphkit.verify.decoding import decode_greedily

@@ -16,9 +16,8 @@ from graphkit.model import Model
 from graphkit.options import ProofOptions
 from graphkit.progress import portion_of
 from graphkit.runtime.session import IsolatedSession, as_provider, as_read
-from graphkit.verify.altered_bundle import IsolatedBundle
 from graphkit.verify.bundle_prompts import input_spec
-from graphkit.verify.bundle_state_checks import try_check
+from graphkit.verify.bundle_state_checks import IsolatedBundle, try_check
 from graphkit.verify.candidate_sessions import tell_each
 from graphkit.verify.comparator import Difference
 from graphkit.verify.deployment_proofs import BundleProof, BundleRun

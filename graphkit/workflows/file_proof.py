@@ -12,7 +12,8 @@ import numpy as np
 
 from graphkit.analysis.cost_changes import BeforeAndAfter, CostChange, cost_change
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.names import family_labels
+from graphkit.graph.names import family_labels, join_words
+from graphkit.io.byte_source import source_of
 from graphkit.matching.interfaces import compare_ports
 from graphkit.model import Model, ModelLike, load
 from graphkit.options import RewriteOptions, RewriteProofOptions
@@ -25,6 +26,25 @@ from graphkit.verify.rewrite_proof import ProvenReport, RewriteProof, proof_bloc
 
 T = TypeVar("T")
 REWRITTEN, WRITTEN, PROVEN = 0.1, 0.25, 0.95  # shares of the work that are done then, of a model with large weights
+
+
+@dataclass(frozen=True)
+class SplitFile:
+    """A file before or after, and its bytes; None where it is missing."""
+
+    name: str
+    bytes: int | None
+
+    @classmethod
+    def of(cls, path: Path) -> SplitFile:
+        """Return the facts about a file."""
+        source = source_of(path)
+        return cls(path.name, source.size if path.exists() or not source.is_local else None)
+
+
+def copied_text(names: Sequence[str]) -> str:
+    """Return a sentence about files that are copied, "" for none."""
+    return f"Wrote {join_words(names)} too, copied from beside the source." if names else ""
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,7 @@ from graphkit.symbolic.relations import Relation
 from graphkit.verify.deployment_proofs import BundleProof, LoweringProof
 from graphkit.verify.layers.comparison import ModelComparison
 from graphkit.verify.rewrite_proof import RewriteProof, SplitProof
-from graphkit.workflows.fold_file import FoldReport
-from graphkit.workflows.fold_folder import FolderFoldReport
+from graphkit.workflows.fold_file import FolderFoldReport, FoldReport
 from graphkit.workflows.rewrite_file import EditReport, RewriteReport
 from graphkit.workflows.split_decoder_file import SplitReport
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -12,8 +12,6 @@ from graphkit.analysis.cost_changes import BeforeAndAfter, CostChange, cost_chan
 from graphkit.analysis.kv_cache import KVCache, kv_cache
 from graphkit.analysis.model_interface import Interface, interface
 from graphkit.analysis.typical_sizes import TYPICAL
-from graphkit.graph.names import join_words
-from graphkit.io.byte_source import source_of
 from graphkit.io.export_files import find_beside
 from graphkit.io.transaction import made_folder
 from graphkit.model import Model, ModelLike, as_model, load
@@ -26,24 +24,10 @@ from graphkit.shapes import declarations
 from graphkit.verify.latency import costs_before_and_after
 from graphkit.verify.rewrite_proof import ProvenReport, SplitProof, proof_blocks, proof_outcome
 from graphkit.verify.split_verifier import verify_split
-from graphkit.workflows.file_proof import WRITTEN
+from graphkit.workflows.file_proof import WRITTEN, SplitFile, copied_text
 
 FIRST_NAME, PAST_NAME = "decoder_model.onnx", "decoder_with_past_model.onnx"
 DATA_NAME = "decoder_shared.onnx_data"
-
-
-@dataclass(frozen=True)
-class SplitFile:
-    """A file before or after, and its bytes; None where it is missing."""
-
-    name: str
-    bytes: int | None
-
-    @classmethod
-    def of(cls, path: Path) -> SplitFile:
-        """Return the facts about a file."""
-        source = source_of(path)
-        return cls(path.name, source.size if path.exists() or not source.is_local else None)
 
 
 @dataclass(frozen=True)
@@ -126,11 +110,6 @@ class SplitReport(ProvenReport):
                 yield Prose(f"Feed back after every step: {feed.present} becomes {feed.past}.")
             else:
                 yield Prose(f"Keep from step 1 for all later steps: {feed.past} comes from {FIRST_NAME}.")
-
-
-def copied_text(names: Sequence[str]) -> str:
-    """Return a sentence about files that are copied, "" for none."""
-    return f"Wrote {join_words(names)} too, copied from beside the source." if names else ""
 
 
 def split_file(

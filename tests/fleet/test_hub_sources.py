@@ -19,8 +19,7 @@ from test_survey import Here, rows_of
 from graphkit.errors import GraphkitError, UsageError
 from graphkit.fleet.local_pool import LocalPool
 from graphkit.fleet.survey import survey_models
-from graphkit.fleet.survey_sources import models_of
-from graphkit.fleet.survey_task import RowOptions
+from graphkit.fleet.survey_task import RowOptions, models_of
 from graphkit.io.remote.open_url import models_in
 from graphkit.io.urls import RemoteOptions, remote_options
 

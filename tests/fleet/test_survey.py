@@ -20,9 +20,8 @@ from graphkit.errors import OutputError, UsageError
 from graphkit.fleet import row_store
 from graphkit.fleet.row_store import RowParts, RowStore, read_table
 from graphkit.fleet.survey import survey_models
-from graphkit.fleet.survey_sources import UNKNOWN, models_of
 from graphkit.fleet.survey_table import survey_table
-from graphkit.fleet.survey_task import SurveyTask, table_columns
+from graphkit.fleet.survey_task import UNKNOWN, SurveyTask, models_of, table_columns
 
 
 @pytest.fixture

@@ -17,8 +17,7 @@ from graphkit import blockers
 from graphkit.errors import UsageError
 from graphkit.judges import Answer, Judge, measure
 from graphkit.judges.cases import Case, Observation, distinct_cases, library_cases, varied_cases
-from graphkit.judges.fit_facts import fit_fact
-from graphkit.judges.measure import measure_target, target_text
+from graphkit.judges.measure import fit_fact, measure_target, target_text
 from graphkit.targets import load_target
 
 Run = Callable[..., tuple[object, str, str]]

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from properties import examples
 
 import graphkit
-from graphkit.render.csv_tables import csv_text, plain_columns
 from graphkit.render.document_blocks import Cell, Column, Formula, Table, printable, size_cell, table
+from graphkit.render.markdown import csv_text, plain_columns
 
 
 def test_numbers_are_plain() -> None:

@@ -22,7 +22,7 @@ from recordings import originals_run_once
 from graphkit.equivalence.originals import Originals
 from graphkit.model import Model
 from graphkit.passes.state.update_cache_in_place import Update
-from graphkit.verify.altered_bundle import IsolatedBundle
+from graphkit.verify.bundle_state_checks import IsolatedBundle
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.deployment_proofs import BundleProof
 

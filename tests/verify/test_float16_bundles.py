@@ -21,7 +21,7 @@ from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.equivalence.originals import Originals
 from graphkit.errors import ModelError
 from graphkit.runtime.isolation import shared_isolation
-from graphkit.verify import altered_bundle, bundle_verifier, tolerances
+from graphkit.verify import bundle_state_checks, bundle_verifier, tolerances
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.deployment_proofs import BundleProof
 from graphkit.verify.rounding import in_float32
@@ -172,5 +172,5 @@ def test_a_model_that_cannot_be_converted_explains_nothing(bundled: Bundled, mon
     def refuse(*_: object, **__: object) -> None:
         raise ModelError("it is not converted")
 
-    monkeypatch.setattr(altered_bundle, "in_float32", refuse)
+    monkeypatch.setattr(bundle_state_checks, "in_float32", refuse)
     assert not proof_of(bundled).passed

@@ -17,7 +17,7 @@ from graphkit.examples import resolve
 from graphkit.model import load
 from graphkit.rewrite.base import Outcome, copy_proto
 from graphkit.shapes import DimSpec
-from graphkit.workflows.fold_folder import FoldOptions, fold_folder
+from graphkit.workflows.fold_file import FoldOptions, fold_folder
 
 Run = Callable[..., tuple[object, str, str]]
 UNPROVEN = FoldOptions(verify=False)

@@ -29,7 +29,7 @@ def open_url(url: str, options: RemoteOptions) -> tuple[Path, ByteSource | None]
     served: Served
     with _explain_missing_packages(url):
         if scheme == "hf":
-            from graphkit.io.remote.hub import hub_file
+            from graphkit.io.remote.fsspec_file import hub_file
 
             served = hub_file(url)
         elif scheme in ("http", "https"):
@@ -63,7 +63,7 @@ def models_in(url: str, *, recursive: bool = False) -> list[str]:
         raise UsageError(f"{shown}: a web server does not list the files of a folder - name a model file")
     with _explain_missing_packages(url):
         if scheme == "hf":
-            from graphkit.io.remote.hub import hub_folder as listed
+            from graphkit.io.remote.fsspec_file import hub_folder as listed
         else:
             from graphkit.io.remote.fsspec_file import fsspec_folder as listed
     names = [name for name in sorted(listed(url)) if name.endswith(".onnx") and not name.startswith(".")]
@@ -86,7 +86,7 @@ def models_of_listing(url: str) -> dict[str, str]:
         ModelError: The hub does not list it.
     """
     with _explain_missing_packages(url):
-        from graphkit.io.remote.hub import hub_models
+        from graphkit.io.remote.fsspec_file import hub_models
     return hub_models(url)
 
 
