@@ -42,7 +42,7 @@ HOMES = {
     "aiohttp": {"io/remote/http_file.py"},
     "distributed": {"fleet/dask_pool.py"},
     "fsspec": {"fleet/storage.py", "io/remote/fsspec_file.py", "io/remote/http_file.py"},
-    "huggingface_hub": {"io/remote/hub.py"},
+    "huggingface_hub": {"io/remote/fsspec_file.py"},
     "onnx_ir": {"io/memory.py", "model.py"},
     "networkx": {"deploy/encoder_apart.py", "render/html.py", "surgeon.py"},
     "pyarrow": {f"fleet/{name}.py" for name in ("row_store", "storage", "survey_table")},

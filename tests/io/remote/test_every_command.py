@@ -14,7 +14,7 @@ from range_server import Site
 
 import graphkit
 from graphkit.cli.commands import every_command
-from graphkit.io.remote import remote_file, window
+from graphkit.io.remote import remote_file
 
 Command = Callable[..., tuple[object, str, str]]
 OUT = ("-o", "out.onnx")
@@ -81,7 +81,7 @@ def contents(model_file: Callable[[str], Path]) -> dict[str, bytes]:
 @pytest.fixture
 def place(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, contents: dict[str, bytes]) -> Site:
     """The models in the current folder, and the same ones on a server, which are large beside a request."""
-    for module, name in ((remote_file, "FIRST"), (remote_file, "SMALL_FILE"), (window, "STEP")):
+    for module, name in ((remote_file, "FIRST"), (remote_file, "SMALL_FILE"), (remote_file, "STEP")):
         monkeypatch.setattr(module, name, 2048)
     monkeypatch.chdir(tmp_path)
     for name, content in contents.items():
