@@ -9,7 +9,7 @@ import pytest
 from layers import layered
 from range_server import Site
 
-from graphkit.io.remote import remote_file, window
+from graphkit.io.remote import remote_file
 from graphkit.io.remote.server import Revision
 from graphkit.io.urls import RemoteOptions, remote_options
 from graphkit.model import load
@@ -22,7 +22,7 @@ REVISION = Revision("tag", "")
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_file, "FIRST", 4096)
     monkeypatch.setattr(remote_file, "SMALL_FILE", 4096)
-    monkeypatch.setattr(window, "STEP", 4096)
+    monkeypatch.setattr(remote_file, "STEP", 4096)
 
 
 def test_the_second_time_takes_one_request(site: Site) -> None:

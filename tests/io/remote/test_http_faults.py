@@ -12,7 +12,7 @@ from layers import layered
 from range_server import Site
 
 from graphkit.errors import ModelError, OutputError
-from graphkit.io.remote import remote_file, window
+from graphkit.io.remote import remote_file
 from graphkit.io.urls import RemoteOptions, remote_options
 from graphkit.model import load
 
@@ -27,7 +27,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a model of 200 kilobytes be a large one."""
     monkeypatch.setattr(remote_file, "FIRST", 4096)
     monkeypatch.setattr(remote_file, "SMALL_FILE", 4096)
-    monkeypatch.setattr(window, "STEP", 4096)
+    monkeypatch.setattr(remote_file, "STEP", 4096)
 
 
 def refused(site: Site, problem: str, *, options: RemoteOptions = OPTIONS, url: str = "") -> None:

@@ -16,7 +16,7 @@ from range_server import Site, serving
 from real_models import MODEL_NAMES, params
 
 import graphkit
-from graphkit.io.remote import remote_file, window
+from graphkit.io.remote import remote_file
 from graphkit.io.urls import RemoteOptions, remote_options
 from graphkit.model import load
 
@@ -28,8 +28,8 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a model of a megabyte be a large one."""
     monkeypatch.setattr(remote_file, "FIRST", 4096)
     monkeypatch.setattr(remote_file, "SMALL_FILE", 4096)
-    monkeypatch.setattr(window, "STEP", 4096)
-    monkeypatch.setattr(window, "TAIL", 1024)
+    monkeypatch.setattr(remote_file, "STEP", 4096)
+    monkeypatch.setattr(remote_file, "TAIL", 1024)
 
 
 @pytest.mark.usefixtures("small_steps")
@@ -94,7 +94,7 @@ def test_offsets_are_predicted(site: Site, monkeypatch: pytest.MonkeyPatch) -> N
     with remote_options(options):
         predicted = load(url).proto
     guessed, rounds[:] = len(rounds), []
-    monkeypatch.setattr(window, "predict_offsets", lambda *_: [])
+    monkeypatch.setattr(remote_file, "predict_offsets", lambda *_: [])
     with remote_options(options):
         assert load(url).proto == predicted
     assert len(rounds) >= 40

@@ -18,7 +18,7 @@ import pytest
 from layers import layered
 
 from graphkit.errors import ModelError, UsageError
-from graphkit.io.remote import remote_file, window
+from graphkit.io.remote import remote_file
 from graphkit.io.remote.fsspec_file import FsspecFile
 from graphkit.io.urls import RemoteOptions
 from graphkit.model import load
@@ -31,7 +31,7 @@ CONTENT = layered().SerializeToString()
 def small_steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(remote_file, "FIRST", 4096)
     monkeypatch.setattr(remote_file, "SMALL_FILE", 4096)
-    monkeypatch.setattr(window, "STEP", 4096)
+    monkeypatch.setattr(remote_file, "STEP", 4096)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 

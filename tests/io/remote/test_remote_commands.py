@@ -12,7 +12,7 @@ from layers import layered
 from range_server import Site
 
 from graphkit.cli.commands import every_command
-from graphkit.io.remote import remote_file, window
+from graphkit.io.remote import remote_file
 from graphkit.model import load
 
 Command = Callable[..., tuple[object, str, str]]
@@ -24,7 +24,7 @@ def model(site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     """A model whose weights are on the server, and beside it in the current folder, for the same commands."""
     monkeypatch.setattr(remote_file, "FIRST", 2048)
     monkeypatch.setattr(remote_file, "SMALL_FILE", 2048)
-    monkeypatch.setattr(window, "STEP", 2048)
+    monkeypatch.setattr(remote_file, "STEP", 2048)
     monkeypatch.chdir(tmp_path)
     Path("model.onnx").write_bytes(CONTENT)
     return site.put("/model.onnx", CONTENT)
