@@ -106,7 +106,7 @@ def test_wrong_predictions_cost_requests_and_nothing_else(site: Site, monkeypatc
     url = site.put("/model.onnx", layered(6, 64).SerializeToString())
     right = load(url).proto
     monkeypatch.setattr(
-        window, "predict_offsets", lambda offsets, _, count: [(offsets[-1] + 1000 * n, 0) for n in range(count)]
+        remote_file, "predict_offsets", lambda offsets, _, count: [(offsets[-1] + 1000 * n, 0) for n in range(count)]
     )
     with remote_options(RemoteOptions(cache=False)):
         assert load(url).proto == right
