@@ -25,6 +25,7 @@ from graphkit.deploy.export_pipeline import MASK_LENGTH, TokenSettings
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import Dim, declared_dims
+from graphkit.graph.new_nodes import make_gather
 from graphkit.graph.roles import Axis
 from graphkit.graph.uses import readers_beside
 from graphkit.graph.view import Value, walk_breadth_first
@@ -380,7 +381,7 @@ def reorder_method(contract: BundleContract) -> tuple[BundleMethod, Model]:
         free = (state.batch, state.axis if state.prefix else None) if state.length else range(len(state.shape))
         dims = [f"{state.name}_{axis}" if axis in free else size for axis, size in enumerate(state.shape)]
         after = ["batch" if axis == state.batch else dim for axis, dim in enumerate(dims)]
-        nodes.append(helper.make_node("Gather", [state.name, INDICES], [out], axis=state.batch))
+        nodes.append(make_gather(state.name, INDICES, state.batch, out).to_proto())
         inputs.append(BundlePort(state.name, state.dtype, tuple(dims), "before", Feed("state", state.name)))
         outputs.append(BundlePort(out, state.dtype, tuple(after), "after", writes=state.name))
         access[state.name] = "read and write"

@@ -11,11 +11,11 @@ from graphkit.analysis.model_fit import given_states
 from graphkit.errors import UsageError
 from graphkit.graph.cache_entries import Slot
 from graphkit.graph.declared_types import hinted_type
+from graphkit.graph.new_nodes import NewNode, make_gather
 from graphkit.graph.roles import Axis, declared_rank
 from graphkit.graph.view import Value, unwrap_value
 from graphkit.model import Model
 from graphkit.rewrite.dead_code import remove_dead_code
-from graphkit.rewrite.edits import NewNode
 from graphkit.rewrite.new_interface import NewInput, with_interface, with_names, with_symbols
 from graphkit.shapes import Expr, const, infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
@@ -149,7 +149,7 @@ def _with_next(model: Model, positions: Value, name: str) -> Model:
     dims, kind = tensor.dims or (), helper.tensor_dtype_to_np_dtype(tensor.dtype)
     numbers = {one: np.array([1], kind), at: np.array([-1])}
     nodes = [NewNode("Constant", [], [key], {"value": numpy_helper.from_array(each)}) for key, each in numbers.items()]
-    nodes.append(NewNode("Gather", [positions.name, at], [f"{name}_last"], {"axis": len(dims) - 1}))
+    nodes.append(make_gather(positions.name, at, len(dims) - 1, f"{name}_last"))
     if dims[-1].constant == 1:
         nodes, last = nodes[:1], positions.name
     else:

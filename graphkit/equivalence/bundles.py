@@ -31,6 +31,7 @@ from graphkit.equivalence.result import Equivalence
 from graphkit.errors import ModelError, count_things
 from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.declared_types import Dim, declared_type
+from graphkit.graph.new_nodes import NewNode, make_concat, make_gather, make_slice
 from graphkit.graph.roles import Role
 from graphkit.graph.view import Value, all_nodes
 from graphkit.model import Model, load
@@ -61,8 +62,12 @@ class InterfaceEdit:
 
     def add(self, op: str, inputs: Sequence[str], output: str, *, last: bool = False, **attributes: Any) -> str:
         """Add a node in front, or as the last one, and return its output."""
-        (self.end if last else self.front).append(helper.make_node(op, inputs, [output], **attributes))
-        return output
+        return self.append(NewNode(op, inputs, [output], attributes), last=last)
+
+    def append(self, node: NewNode, *, last: bool = False) -> str:
+        """Add a node in front, or as the last one, and return its output."""
+        (self.end if last else self.front).append(node.to_proto())
+        return node.outputs[0]
 
     def number(self, number: int, name: str = "") -> str:
         """Add a list of one integer, and return its name."""
@@ -171,7 +176,7 @@ class MethodOriginal:
         past = edit.number(0)
         if self.grown is not None and self.grown.past is not None:
             past = past_length(edit, self.grown.past.name, self.grown.axis)
-        edit.add("Slice", [found, past, edit.number(MOST), one], name)
+        edit.append(make_slice(found, past, edit.number(MOST), one, out=name))
 
 
 def past_length(edit: InterfaceEdit, past: str, axis: int | None, name: str = f"{OWN}past_length") -> str:
@@ -179,7 +184,7 @@ def past_length(edit: InterfaceEdit, past: str, axis: int | None, name: str = f"
     if axis is None:
         raise UnknownError(f"it is not known how {past} grows")
     shape = edit.add("Shape", [past], f"{OWN}past_shape")
-    return edit.add("Gather", [shape, edit.number(axis)], name)
+    return edit.append(make_gather(shape, edit.number(axis), None, name))
 
 
 def original_of(originals: Originals, method: BundleMethod) -> MethodOriginal:
@@ -488,7 +493,7 @@ class _Adapter:
             self.edit.number(ALL_KEPT, port.name)
         elif kind == "mask":
             one, most = self.edit.number(1), self.edit.number(MOST)
-            self.edit.add("Slice", [self._whole_mask(), self._past_length(), most, one], port.name)
+            self.edit.append(make_slice(self._whole_mask(), self._past_length(), most, one, out=port.name))
         elif state is not None and state.update == "slots":
             self._fill_slots(port, state)
         elif state is not None and state.update in ("whole", "swap"):
@@ -521,14 +526,14 @@ class _Adapter:
             return
         if state.name == self.mask:
             zero, one = self.edit.number(0), self.edit.number(1)
-            past = [self._whole_mask(), zero, self._past_length(), one]
-            used = self.edit.add("Slice", past, f"{OWN}used/{state.name}")
+            past = make_slice(self._whole_mask(), zero, self._past_length(), one, out=f"{OWN}used/{state.name}")
+            used = self.edit.append(past)
         else:
             used = self._past_input(state.name)
         assert state.axis is not None
         perm = _axis_permutation(axis, state.axis, len(state.shape))
         used = self.edit.add("Transpose", [used], f"{OWN}slots/{state.name}", perm=perm)
-        self.edit.add("Concat", [used, self.free[-1]], port.name, axis=state.axis)
+        self.edit.append(make_concat([used, self.free[-1]], state.axis, port.name))
 
     def _stands_for(self, state: StateTensor) -> tuple[int, str]:
         """Return the axis along which a state grows in the original, and an input or output that it stands for."""
@@ -572,7 +577,7 @@ class _Adapter:
         given = port.name
         if not state.prefix:
             zero, at = self.edit.number(0), self.edit.number(state.axis)
-            given = self.edit.add("Slice", [given, zero, self._all_length(), at], f"{name}/used", last=True)
+            given = self.edit.append(make_slice(given, zero, self._all_length(), at, out=f"{name}/used"), last=True)
         self.edit.add("Transpose", [given], name, last=True, perm=_axis_permutation(state.axis, axis, len(state.shape)))
 
     def _all_length(self) -> str:
@@ -580,7 +585,7 @@ class _Adapter:
         name, tokens = f"{OWN}length_after", self.method.sources["tokens"][0].name
         if all(name not in node.output for node in self.edit.front):
             shape = self.edit.add("Shape", [tokens], f"{OWN}tokens_shape")
-            new = self.edit.add("Gather", [shape, self.edit.number(1)], f"{OWN}new_length")
+            new = self.edit.append(make_gather(shape, self.edit.number(1), None, f"{OWN}new_length"))
             self.edit.add("Add", [self._past_length(), new], name)
         return name
 

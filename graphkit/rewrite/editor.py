@@ -12,6 +12,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ import onnx.numpy_helper
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import ModelError
 from graphkit.graph.names import names_in
+from graphkit.graph.new_nodes import NewNode, NodeInput, make_reshape
 from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.io.read import DEFAULT_THRESHOLD
@@ -31,7 +33,7 @@ from graphkit.ops.registry import forget_on_registration
 from graphkit.ops.rule_context import NodeFacts
 from graphkit.ops.tensor import element_numbers
 from graphkit.rewrite.base import Declined, MatchFailure
-from graphkit.rewrite.edits import INITIALIZERS_SINCE, Edits, NewNode, NodeInput, rebuild_model
+from graphkit.rewrite.edits import INITIALIZERS_SINCE, Edits, rebuild_model
 from graphkit.rewrite.fusions_to_keep import fused_nodes
 from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, infer
 
@@ -257,6 +259,10 @@ class Editor(Edits):
         """Add an int64 constant of rank 1, and return its name."""
         return self.constant(np.array(numbers, np.int64), name)
 
+    def make_reshape(self, data: NodeInput, sizes: Sequence[int], out: str, like: Node | None = None) -> NewNode:
+        """Return the node that gives data a constant shape."""
+        return make_reshape(data, self.integers(sizes, f"{out}_shape"), out, like=like)
+
     def unique_name(self, name: str) -> str:
         """Return a name that no value or node has in any graph: the given one, or one made from it."""
         chosen, number = name, 1
@@ -292,8 +298,12 @@ class Builder:
         self, op_type: str, *inputs: NodeInput, role: str = "", like: Node | None = None, **attributes: object
     ) -> str:
         """Add a node, and return the name of its output."""
-        name = self.name(role or op_type.lower())
-        self.nodes.append(NewNode(op_type, inputs, [name], attributes, like=like))
+        return self.append(NewNode(op_type, inputs, [], attributes, like=like), role)
+
+    def append(self, node: NewNode, role: str = "") -> str:
+        """Add a node as it is, but for the name of its output, which is returned."""
+        name = self.name(role or node.op_type.lower())
+        self.nodes.append(replace(node, outputs=[name]))
         return name
 
     def name(self, role: str) -> str:
@@ -312,7 +322,7 @@ class Builder:
         """Return the nodes: the last one gives the output, and is like the node unless another one is."""
         *nodes, last = self.nodes
         like = None if any(node.like is self.node for node in nodes) else self.node
-        return [*nodes, NewNode(last.op_type, last.inputs, [self.label], last.attributes, like=like)]
+        return [*nodes, replace(last, outputs=[self.label], like=like)]
 
     def replace(self) -> None:
         """Put the nodes in the place of the node."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
 import onnx
 import onnx.helper
 from onnx.helper import get_attribute_value
 
+from graphkit.graph.new_nodes import NewNode as NewNode
+from graphkit.graph.new_nodes import NodeInput as NodeInput
 from graphkit.graph.view import Node, Scope, Value, body_graphs, with_bodies
 from graphkit.model import Model
 from graphkit.rewrite.base import copy_proto
@@ -132,33 +134,7 @@ class _Rebuilder:
         return self.edits.renamed.get(resolved, resolved.name) if isinstance(resolved, Value) else resolved
 
     def _made(self, new: NewNode, scope: Scope) -> onnx.NodeProto:
-        names = [self._name(source, scope) for source in new.inputs]
-        protos = {key: value for key, value in new.attributes.items() if isinstance(value, onnx.AttributeProto)}
-        plain = {key: value for key, value in new.attributes.items() if key not in protos}
-        proto = onnx.helper.make_node(new.op_type, names, list(new.outputs), name=new.name, domain=new.domain, **plain)
-        proto.attribute.extend(protos.values())
-        if new.like is not None:
-            for name in ("name", "doc_string"):
-                if new.like.proto.HasField(name):
-                    setattr(proto, name, getattr(new.like.proto, name))
-            proto.metadata_props.extend(new.like.proto.metadata_props)
-        return proto
-
-
-NodeInput = Value | str | None  # a value of the view, the name of a new one, or left out
-
-
-@dataclass(frozen=True)
-class NewNode:
-    """A node to make."""
-
-    op_type: str
-    inputs: Sequence[NodeInput]
-    outputs: Sequence[str]
-    attributes: Mapping[str, Any] = field(default_factory=dict)  # as `onnx.helper.make_node` takes them, or protos
-    name: str = ""
-    like: Node | None = None  # whose name, doc string and metadata it takes over
-    domain: str = ""
+        return replace(new, inputs=[self._name(source, scope) for source in new.inputs]).to_proto()
 
 
 def attributes_of(node: Node, **changed: Any) -> dict[str, Any]:

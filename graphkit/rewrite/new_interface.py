@@ -11,11 +11,11 @@ import onnx.numpy_helper
 from onnx import helper
 
 from graphkit.graph.names import find_value, free_name, names_in
+from graphkit.graph.new_nodes import NewNode
 from graphkit.graph.view import Scope, Value, body_graphs
 from graphkit.model import Model
 from graphkit.rewrite.base import copy_proto, drop_inputs, keep_members
 from graphkit.rewrite.dead_code import live_names, remove_dead_code
-from graphkit.rewrite.edits import NewNode
 from graphkit.shapes import Expr
 from graphkit.shapes.input_dims import declare_dim, declared_inputs, read_dim
 
@@ -205,9 +205,7 @@ def with_interface(
         nodes: Nodes for the end of the graph.
     """
     proto = copy_proto(model)
-    for node in nodes:
-        names = [name if isinstance(name, str) else "" for name in node.inputs]
-        proto.graph.node.append(helper.make_node(node.op_type, names, list(node.outputs), **node.attributes))
+    proto.graph.node.extend(node.to_proto() for node in nodes)
     for infos, made in ((proto.graph.input, inputs), (proto.graph.output, outputs)):
         former = [info for info in infos if info.name not in dropped]
         present = {info.name for info in former}

@@ -22,6 +22,7 @@ from graphkit.errors import ModelError
 from graphkit.graph.cache_entries import Slot
 from graphkit.graph.declared_types import TensorType, declared_type, hinted_type
 from graphkit.graph.names import join_words, names_in
+from graphkit.graph.new_nodes import make_slice
 from graphkit.graph.roles import declared_rank, dim_at
 from graphkit.graph.view import Node, Value, unwrap_value
 from graphkit.model import Model
@@ -375,12 +376,12 @@ def with_logits_choice(model: Model) -> Model | None:
     if head:
         place = head[-1].index
         product, hidden = graph.node[place], f"{NAME}_hidden"
-        graph.node.insert(place, helper.make_node("Slice", [product.input[0], *ends], [hidden], NAME))
+        graph.node.insert(place, make_slice(product.input[0], *ends, out=hidden, name=NAME).to_proto())
         product.input[0] = hidden
     else:
         outputs = graph.node[logits.producer.index].output
         outputs[list(outputs).index(logits.name)] = f"{NAME}_all"
-        graph.node.append(helper.make_node("Slice", [f"{NAME}_all", *ends], [logits.name], NAME))
+        graph.node.append(make_slice(f"{NAME}_all", *ends, out=logits.name, name=NAME).to_proto())
     sliced = {logits.name, *(name for node in head for name in node.proto.output)}
     for info in (*graph.value_info, *graph.output):
         if info.name in sliced and len(info.type.tensor_type.shape.dim) > TOKENS:

@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import TensorProto
-from onnx.helper import make_node, make_tensor
+from onnx.helper import make_tensor
 
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import family_labels, module_of
+from graphkit.graph.new_nodes import make_gather
 from graphkit.graph.view import Value, as_text
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import CompareOptions
@@ -229,7 +230,7 @@ class _Comparison:
             name = f"{pair.a.name}[:, -1{':' * (len(shape) == 3)}]"
             last = [1] if len(shape) == 3 else []
             proto.graph.initializer.append(make_tensor(f"{name} index", TensorProto.INT64, last, [dims[1] - 1]))
-            proto.graph.node.append(make_node("Gather", [pair.a.name, f"{name} index"], [name], name, axis=1))
+            proto.graph.node.append(make_gather(pair.a.name, f"{name} index", 1, name, name=name).to_proto())
             proto.graph.output.append(onnx.ValueInfoProto(name=name))
             rows[name] = pair.a.name
         if not rows:

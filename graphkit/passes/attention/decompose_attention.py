@@ -11,6 +11,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from graphkit.dtypes import FLOATS
+from graphkit.graph.new_nodes import make_concat, make_gather, make_reshape
 from graphkit.graph.operator_traits import RESHAPING
 from graphkit.graph.view import Node, Value, unwrap_value
 from graphkit.rewrite import ROUNDING, Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite
@@ -194,7 +195,7 @@ class _Parts(Builder):
         operands = list(self.qkv)
         for index, name in enumerate("qkv" if sizes.is_flat else ""):  # [batch, heads, length, size]
             shape = self.integers([0, 0, heads[index], widths[index]], f"{name}_heads")
-            apart = self.add("Reshape", operands[index], shape, role=f"{name}_apart")
+            apart = self.append(make_reshape(operands[index], shape), f"{name}_apart")
             operands[index] = self.add("Transpose", apart, role=name, perm=[0, 2, 1, 3])
         query, key, value = operands
         if self.tables:  # of cosines and sines, at the new positions
@@ -202,14 +203,14 @@ class _Parts(Builder):
             half = (dims[-1].constant if dims else None) or sizes.size // 2
             step = self._number(1, "step", TensorProto.INT64)
             places = self.add("Range", self.past, self.total, step, role="rotary_places")
-            cos, sin = (self.add("Gather", table, places, role="angles", axis=0) for table in self.tables)
+            cos, sin = (self.append(make_gather(table, places, 0), "angles") for table in self.tables)
             query, key = (self._rotate_heads(each, name, cos, sin, half) for each, name in ((query, "q"), (key, "k")))
         self.keys, self.values = self._join_past(key, 0), self._join_past(value, 1)
         values = self._repeat_heads(self.values, "values", sizes.value_size)
         mixed = self.add("MatMul", self._weights(query), values, role="mixed")
         if sizes.is_flat:
             turned = self.add("Transpose", mixed, role="turned", perm=[0, 2, 1, 3])
-            self.add("Reshape", turned, self.integers([0, 0, sizes.heads * sizes.value_size], "flat"))
+            self.append(make_reshape(turned, self.integers([0, 0, sizes.heads * sizes.value_size], "flat")))
         self.replace()
 
     def _parts(self, value: NodeInput, columns: list[int], name: str) -> list[str]:
@@ -227,7 +228,7 @@ class _Parts(Builder):
         if self.cache is None and present is None:
             return new
         name = present.name if present is not None else self.name(("keys", "values")[index])
-        joined = NewNode("Concat", [self.cache[index], new], [name], {"axis": 2}) if self.cache else None
+        joined = make_concat([self.cache[index], new], 2, name) if self.cache else None
         self.nodes.append(joined or NewNode("Identity", [new], [name]))
         return name
 
@@ -239,7 +240,7 @@ class _Parts(Builder):
         apart = self.add("Unsqueeze", value, self.integers([2], "axis"), role=f"{name}_apart")
         wide = self.add("Expand", apart, self.integers([1, 1, times, 1, 1], "times"), role=f"{name}_wide")
         shape = self.integers([0, sizes.heads, -1, size], f"{name}_shape")
-        return self.add("Reshape", wide, shape, role=f"{name}_repeated")
+        return self.append(make_reshape(wide, shape), f"{name}_repeated")
 
     def _weights(self, query: NodeInput) -> str:
         repeated = self._repeat_heads(self.keys, "k", self.sizes.size)
@@ -283,7 +284,7 @@ class _Parts(Builder):
         length = self.add("Shape", mask, role="mask_length", start=len(dims) - 1)
         whole = self.add("Unsqueeze", self.total, self.integers([0], "first_axis"), role="whole")
         missing = self.add("Sub", whole, length, role="missing")
-        pads = self.add("Concat", self.integers([0] * (2 * len(dims) - 1), "none"), missing, role="pads", axis=0)
+        pads = self.append(make_concat([self.integers([0] * (2 * len(dims) - 1), "none"), missing], 0), "pads")
         hidden = self._number(*((0, "hidden", TensorProto.BOOL) if self.is_boolean else (-np.inf, "hidden")))
         return self.add("Pad", mask, pads, hidden, role="mask")
 
@@ -304,7 +305,7 @@ class _Parts(Builder):
     def _length_of(self, value: NodeInput, name: str) -> str:
         """Return how many tokens a value has, as a scalar."""
         place = self._number(-2, "axis", TensorProto.INT64)
-        return self.add("Gather", self.add("Shape", value, role=f"{name}_dims"), place, role=name, axis=0)
+        return self.append(make_gather(self.add("Shape", value, role=f"{name}_dims"), place, 0), name)
 
     @cached_property
     def past(self) -> str:
@@ -326,4 +327,4 @@ class _Parts(Builder):
 
         first_half = self.add("Sub", times(first, cos), times(second, sin), role=f"{name}_first")
         second_half = self.add("Add", times(first, sin), times(second, cos), role=f"{name}_second")
-        return self.add("Concat", first_half, second_half, *unturned, role=f"{name}_turned", axis=-1)
+        return self.append(make_concat([first_half, second_half, *unturned], -1), f"{name}_turned")

@@ -577,7 +577,7 @@ def _make_nodes(editor: Editor, attention: SelfAttention, weight: NodeInput, bia
     if result.is_turned:
         nodes.append(NewNode("Transpose", names[:1], names[1:2], {"perm": ROWS_AND_BATCH}))
     if result.spec is not None:
-        nodes.append(NewNode("Reshape", [names[-2], editor.integers(result.spec, f"{out}_shape")], names[-1:]))
+        nodes.append(editor.make_reshape(names[-2], result.spec, out))
     return nodes
 
 

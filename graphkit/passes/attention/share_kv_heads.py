@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from graphkit.graph.new_nodes import RESHAPE_SINCE, make_concat, make_reshape
 from graphkit.graph.operator_traits import RESHAPING, UNARY, broadcasts_inputs
 from graphkit.graph.view import Node, Value
 from graphkit.ops.tensor import Dims
@@ -179,9 +180,6 @@ def _is_alike(editor: Editor, copies: Value, node: Node, index: int) -> bool:
     return all(each is not None and (len(each) <= MATRIX or each[-MATRIX - 1].constant == 1) for each in others)
 
 
-RESHAPE_SINCE = 5  # from which its shape is an input
-
-
 @dataclass(frozen=True)
 class ShareKvHeads(NodeRewrite):
     """Multiply the queries of a group with the one head that they share, instead of with copies of it.
@@ -234,7 +232,7 @@ class ShareKvHeads(NodeRewrite):
         else:
             heads = editor.unique_name(f"{repeat.source.name}_heads")
             shape = editor.integers(readers.once or (), f"{heads}_shape")
-            editor.insert_before(repeat.node, NewNode("Reshape", [repeat.source, shape], [heads], like=repeat.node))
+            editor.insert_before(repeat.node, make_reshape(repeat.source, shape, heads, like=repeat.node))
         shared: dict[Value | None, NodeInput] = {repeat.node.outputs[0]: heads}
         for mover in readers.movers:
             out = mover.result()
@@ -271,13 +269,13 @@ def _multiply_rows(editor: Editor, product: Product, heads: NodeInput, repeat: R
         sizes = [
             NewNode("Shape", [left], [queries], {"start": MATRIX, "end": MATRIX + 1}),
             NewNode("Mul", [queries, editor.integers([repeat.count], f"{to_rows}_count")], [many_rows]),
-            NewNode("Concat", [few, many_rows, last], [to_rows], {"axis": 0}),
-            NewNode("Concat", [many, queries, last], [to_heads], {"axis": 0}),
+            make_concat([few, many_rows, last], 0, to_rows),
+            make_concat([many, queries, last], 0, to_heads),
         ]
     editor.replace(
         product.node,
         *sizes,
-        NewNode("Reshape", [left, to_rows], [rows]),
+        make_reshape(left, to_rows, rows),
         NewNode("MatMul", [rows, heads], [made], like=product.node),
-        NewNode("Reshape", [made, to_heads], [out.name]),
+        make_reshape(made, to_heads, out.name),
     )

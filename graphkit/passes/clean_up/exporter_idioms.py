@@ -9,6 +9,7 @@ import numpy as np
 from onnx import helper
 
 from graphkit.graph.names import free_name, names_in
+from graphkit.graph.new_nodes import make_gather
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model
 from graphkit.ops.tensor import TensorSequence, element_numbers
@@ -86,7 +87,7 @@ class SequenceToSplit(NodeRewrite):
             for reader, place in places.items():
                 out = reader.result()
                 index = editor.constant(np.array(place, np.int64), f"{out.name}_index")
-                editor.replace(reader, NewNode("Gather", [source, index], [out.name], {"axis": axis}, like=reader))
+                editor.replace(reader, make_gather(source, index, axis, out.name, like=reader))
         else:
             widths = [item.dims[axis].constant if item.dims is not None else None for item in items]
             if None in widths or any(reader.result() in editor.aliases for reader in places):

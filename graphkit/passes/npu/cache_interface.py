@@ -14,6 +14,7 @@ from onnx import GraphProto, TensorProto, helper
 from graphkit.errors import UsageError, count_things
 from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.names import free_name, names_in
+from graphkit.graph.new_nodes import make_concat, make_reshape, make_slice
 from graphkit.graph.operator_traits import RESHAPING, operator_set
 from graphkit.graph.view import Node, Value, walk_breadth_first
 from graphkit.model import Model
@@ -193,7 +194,7 @@ class StaticKvCache(Pass):
             names = [free_name(f"{growth.given}_{part}", taken) for part in bounds]
             for name, number in zip(names, bounds.values(), strict=True):
                 proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([number]), name))
-            proto.graph.node.append(helper.make_node("Slice", [growth.present.name, *names], [growth.given]))
+            proto.graph.node.append(make_slice(growth.present.name, *names, out=growth.given).to_proto())
         freeze = FreezeDims(tuple((symbol, self.max_cache_len) for symbol in sorted(symbols)))
         made = freeze.run(with_outputs(model.with_proto(proto), outputs)).model
         change = count_things(len(caches), f"cache(s) fixed at {self.max_cache_len:,} slots")
@@ -328,8 +329,8 @@ def _split_stack(graph: GraphProto, name: str, stack: _Stack) -> list[onnx.NodeP
         begin, end = (_add_integers(graph, f"{name}_at_{at}_of_{layer}", [at]) for at in (layer, layer + 1))
         part, heads_apart = f"{name}_{layer}", f"{name}_{layer}_heads"
         nodes += [
-            helper.make_node("Slice", [name, begin, end, axis], [part], name=part),
-            helper.make_node("Reshape", [part, split], [heads_apart], name=heads_apart),
+            make_slice(name, begin, end, axis, out=part, name=part).to_proto(),
+            make_reshape(part, split, heads_apart, name=heads_apart).to_proto(),
             helper.make_node("Transpose", [heads_apart], [member], name=f"{heads_apart}_first", perm=[0, 2, 1, 3]),
         ]
     _replace_declaration(graph.input, stack, name)
@@ -343,9 +344,9 @@ def _join_stack(graph: GraphProto, name: str, stack: _Stack) -> None:
     for layer, member in enumerate(stack.names):
         turned, part = f"{out}_{layer}_heads_last", f"{out}_{layer}"
         graph.node.append(helper.make_node("Transpose", [member], [turned], name=turned, perm=[0, 2, 1, 3]))
-        graph.node.append(helper.make_node("Reshape", [turned, dims], [part], name=part))
+        graph.node.append(make_reshape(turned, dims, part, name=part).to_proto())
         parts.append(part)
-    graph.node.append(helper.make_node("Concat", parts, [out], name=out, axis=0))
+    graph.node.append(make_concat(parts, 0, out, name=out).to_proto())
     _replace_declaration(graph.output, stack, out)
 
 
@@ -435,7 +436,7 @@ class ReduceCacheRank(Pass):
                 shape = onnx.numpy_helper.from_array(np.array(dims, np.int64), free_name(f"{name}_dims", taken))
                 proto.graph.initializer.append(shape)
                 name = renamed[value.name] = free_name(f"{value.name}_{self.rank}d", taken)
-                proto.graph.node.append(helper.make_node("Reshape", [value.name, shape.name], [name]))
+                proto.graph.node.append(make_reshape(value.name, shape.name, name).to_proto())
             outputs.append((name, NewInput(name, shapes[value].dtype, dims)))
         outcome = ReduceInterfaceRank(self.rank).run(with_outputs(model.with_proto(proto), outputs))
         written = {past: {old: new for old, new in renamed.items() if writes[old] == past} for past in low}

@@ -13,6 +13,7 @@ from onnx.defs import get_schema
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from graphkit.dtypes import FLOATS
+from graphkit.graph.new_nodes import RESHAPE_SINCE, make_reshape, make_slice
 from graphkit.graph.operator_traits import NORMALIZATIONS, SKIP_NORMALIZATIONS
 from graphkit.graph.view import Node, Value
 from graphkit.ops.tensor import Dims, dims_product
@@ -168,10 +169,10 @@ class SliceStepsToReshape(NodeRewrite):
             groups = [math.prod(sizes[:axis]), sizes[axis] // step, step, math.prod(sizes[axis + 1 :])]
             groups = groups if groups[3] > 1 else groups[:3]
             sizes[axis] //= step
-            apart = builder.add("Reshape", value, builder.integers(groups, "groups"), role="apart")
+            apart = builder.append(make_reshape(value, builder.integers(groups, "groups")), "apart")
             bounds = [builder.integers([at], name) for at, name in ((start, "from"), (start + 1, "to"), (2, "axis"))]
-            value = builder.add("Slice", apart, *bounds, role="one")
-        builder.add("Reshape", value, builder.integers(after, "shape"))
+            value = builder.append(make_slice(apart, *bounds), "one")
+        builder.append(make_reshape(value, builder.integers(after, "shape")))
         builder.replace()
         editor.note("Slice(s) of every n-th element spelled as Reshapes")
 
@@ -419,7 +420,6 @@ class WriteLayerNormDefaults(NodeRewrite):
             editor.note("default(s) of LayerNormalization(s) written out", len(missing))
 
 
-RESHAPE_SINCE = 5
 MOST_APART = 2  # axes of the batch that a MatMul keeps; more become one
 
 
@@ -472,7 +472,7 @@ class EinsumToMatmul(NodeRewrite):
                 return value
             if (spec := reshape_spec(dims_of(before), dims_of(after))) is None:
                 raise MatchFailure("its shapes cannot be written as constants")
-            return builder.add("Reshape", value, builder.integers(spec, f"{role}_shape"), role=f"{role}_shaped")
+            return builder.append(make_reshape(value, builder.integers(spec, f"{role}_shape")), f"{role}_shaped")
 
         def side(index: int, role: str, axes: str, *last: str) -> NodeInput:
             order = "".join((batch, *last))

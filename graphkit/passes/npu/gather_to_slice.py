@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphkit.graph.names import runs_of
+from graphkit.graph.new_nodes import SLICE_SINCE, make_concat, make_reshape, make_slice
 from graphkit.graph.view import Node, Value
 from graphkit.ops.tensor import Dims, element_numbers
 from graphkit.passes.shapes.simplify_reshape import reshape_spec
@@ -99,7 +100,7 @@ RULES: Mapping[str, Callable[[Node, Dims, Integers, int], dict[int, Integers]]] 
 }
 
 
-SLICE_SINCE, SPLIT_INPUT_SINCE = 10, 13
+SPLIT_INPUT_SINCE = 13
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,7 @@ def _replace_by_split(
             return False
         outputs.append(out.name if part == after else editor.unique_name(f"{data.name}_part"))
         shape = editor.integers(spec, f"{out.name}_shape") if part != after else ""
-        made[node] = [NewNode("Reshape", [outputs[-1], shape], [out.name], like=node)] if shape else []
+        made[node] = [make_reshape(outputs[-1], shape, out.name, like=node)] if shape else []
     first, sizes = min(nodes, key=lambda node: node.index), [len(starts[node]) for node in parts]
     if first.scope.opset() < SPLIT_INPUT_SINCE:
         split = NewNode("Split", [data], outputs, {"axis": axis, "split": sizes})
@@ -217,7 +218,7 @@ class _Plan(Builder):
             spec = reshape_spec(self.dims, result.dims) if result.dims is not None else None
             if spec is None:
                 raise MatchFailure(f"no constant Reshape gives {result}")
-            self.add("Reshape", source, self.integers(spec, "shape"), role="shaped")
+            self.append(make_reshape(source, self.integers(spec, "shape")), "shaped")
         self.replace()
 
     def _take_positions(self, source: NodeInput, axis: int, positions: Sequence[int], pieces: int) -> NodeInput:
@@ -227,7 +228,7 @@ class _Plan(Builder):
         step = positions[1] - positions[0] if len(positions) > 1 else 1
         if len(runs) <= pieces:
             parts = [self._slice_run(source, axis, run) for run in runs]
-            return parts[0] if len(parts) == 1 else self.add("Concat", *parts, role="taken", axis=axis)
+            return parts[0] if len(parts) == 1 else self.append(make_concat(parts, axis), "taken")
         if step > 1 and list(positions) == list(range(positions[0], positions[-1] + 1, step)):
             return self._slice_run(source, axis, range(positions[0], positions[-1] + 1, step))
         return self._interleave_rows(source, axis, positions, len(runs))
@@ -246,12 +247,12 @@ class _Plan(Builder):
         at = 1 if lead != 1 else 0
         perm = list(range(len(grid)))
         perm[at], perm[at + 1] = at + 1, at
-        apart = self.add("Reshape", source, self.integers(grid, "grid"), role="grid")
+        apart = self.append(make_reshape(source, self.integers(grid, "grid")), "grid")
         turned = self.add("Transpose", apart, role="turned", perm=perm)
-        return self.add("Reshape", turned, self.integers(sizes, "rows"), role="rows")
+        return self.append(make_reshape(turned, self.integers(sizes, "rows")), "rows")
 
     def _slice_run(self, source: NodeInput, axis: int, run: range) -> NodeInput:
         if run == range(int(self.pattern.dims[axis])):
             return source
         bounds = {"start": run.start, "end": run.stop, "axis": axis} | ({"step": run.step} if run.step != 1 else {})
-        return self.add("Slice", source, *(self.integers([bound], name) for name, bound in bounds.items()))
+        return self.append(make_slice(source, *(self.integers([bound], name) for name, bound in bounds.items())))

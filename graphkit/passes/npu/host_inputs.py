@@ -13,6 +13,7 @@ from onnx import TensorProto
 from graphkit.errors import UsageError, count_things
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import find_value, free_name, names_in
+from graphkit.graph.new_nodes import make_gather
 from graphkit.graph.operator_traits import SAME_ORDER
 from graphkit.graph.roles import Role
 from graphkit.graph.view import Node, Value, chain_end, follow_chain
@@ -79,7 +80,7 @@ class DequantizeAfterGather(NodeRewrite):
         rows = editor.unique_name(f"{out.name}_quantized")
         editor.replace(
             node,
-            NewNode("Gather", [table, indices], [rows], like=node),
+            make_gather(table, indices, None, rows, like=node),
             NewNode("DequantizeLinear", [rows, *dequantize.inputs[1:]], [out.name], attributes),
         )
         editor.note("lookup(s) of rows dequantised afterwards")

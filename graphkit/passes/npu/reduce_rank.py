@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
+from graphkit.graph.new_nodes import RESHAPE_SINCE, make_reshape
 from graphkit.graph.operator_traits import NORMALIZATIONS, RESHAPING
 from graphkit.graph.view import Node, Value, follow_chain
 from graphkit.model import Model
@@ -165,9 +166,6 @@ def _neighbour_orders(
 
 def _cut_parts(current: tuple[int, ...], cuts: tuple[int, ...]) -> list[tuple[int, ...]]:
     return [current[low:high] for low, high in itertools.pairwise((0, *cuts, len(current)))]
-
-
-RESHAPE_SINCE = 5
 
 
 @dataclass(frozen=True)
@@ -336,7 +334,7 @@ def _make_reshape(
     spec = reshape_spec([const(dim) for dim in before], tuple(const(dim) for dim in after))
     if spec is None:
         raise MatchFailure(f"no constant makes {tuple(before)} to {tuple(after)}")
-    return NewNode("Reshape", [source, editor.integers(spec, f"{name}_shape")], [name], like=like)
+    return editor.make_reshape(source, spec, name, like=like)
 
 
 @dataclass(frozen=True)
@@ -397,7 +395,7 @@ class ReduceInterfaceRank(Pass):
                 del shape.dim[:]
                 for dim in reduced[info.name]:
                     shape.dim.add().dim_value = dim
-        proto.graph.node.extend(helper.make_node(new.op_type, list(map(str, new.inputs)), new.outputs) for new in last)
+        proto.graph.node.extend(new.to_proto() for new in last)
         text = f"{len(reduced):,} inputs and outputs have at most {self.rank} axes"
         return Outcome(model.with_proto(proto), (text,), tuple(declined))
 
@@ -415,11 +413,11 @@ class ReduceInterfaceRank(Pass):
 
         if value.producer is not None:
             editor.rename(value, high)
-            last.append(NewNode("Reshape", [high, spec(dims, low)], [value.name]))
+            last.append(make_reshape(high, spec(dims, low), value.name))
         elif value.kind != "input" or value.tensor is not None or value in editor.model.graph.outputs:
             raise MatchFailure("it has a default, or is an output too")
         elif editor.replace_all_uses(value, high):
-            editor.insert_first(editor.model.graph, NewNode("Reshape", [value.name, spec(low, dims)], [high]))
+            editor.insert_first(editor.model.graph, make_reshape(value.name, spec(low, dims), high))
         return low
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from graphkit.dtypes import FLOATS
+from graphkit.graph.new_nodes import make_concat
 from graphkit.graph.operator_traits import RESHAPING
 from graphkit.graph.view import Node, Value
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, NodeRewrite
@@ -108,7 +109,7 @@ def _make_nodes(
 
     def reshape(source: NodeInput, dims: Sequence[int], base: str) -> NodeInput:
         name = editor.unique_name(f"{base}_positive")
-        made.append(NewNode("Reshape", [source, editor.integers(dims, f"{name}_shape")], [name]))
+        made.append(editor.make_reshape(source, dims, name))
         return name
 
     parts: list[NodeInput] = []
@@ -117,7 +118,7 @@ def _make_nodes(
         is_same = source is None or dims is None or editor.shapes[source].sizes() == dims
         parts.append(part if is_same or dims is None else reshape(part, dims, value.name))
     name = editor.unique_name(f"{joined.name}_positive")
-    made.append(NewNode("Concat", parts, [name], {"axis": concat.attr("axis", 0)}, like=concat))
+    made.append(make_concat(parts, concat.attr("axis", 0), name, like=concat))
     result = name if rotated is joined else reshape(name, after, rotated.name)
     signed = editor.unique_name(f"{table.name}_signed")
     made.append(NewNode("Mul", [table, editor.constant(signs, f"{table.name}_signs")], [signed]))

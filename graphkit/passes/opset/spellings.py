@@ -14,6 +14,7 @@ from onnx import TensorProto
 from onnx.defs import OpSchema
 
 from graphkit.dtypes import FLOATS, dtype_name
+from graphkit.graph.new_nodes import make_gather
 from graphkit.graph.operator_traits import BECAME_INPUTS, REDUCTIONS, SOFTMAXES, VARIADIC
 from graphkit.graph.view import Node, Value, constant_tensor
 from graphkit.ops.tensor import TensorSequence, element_numbers
@@ -198,7 +199,7 @@ def _groups_to_channels(draft: Draft) -> None:
     group_of = np.repeat(np.arange(groups), channels // groups)
     places = draft.editor.integers(group_of.tolist(), "groupnormalization_group_of_channel")
     for index, name in ((1, draft.name("scale")), (2, draft.name("bias"))):
-        draft.before.append(NewNode("Gather", [draft.inputs[index], places], [name]))
+        draft.before.append(make_gather(draft.inputs[index], places, None, name))
         draft.inputs[index] = name
 
 

@@ -10,17 +10,18 @@ computes the same, or fails in the same way.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import onnx
 
 from graphkit.errors import count_things
 from graphkit.graph.declared_types import declared_type
+from graphkit.graph.new_nodes import make_reshape
 from graphkit.graph.roles import count_captured_values
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.ops.tensor import Tensor
-from graphkit.rewrite import Declined, Editor, NewNode, NodeInput, Outcome, Pass, Premise, copy_proto
+from graphkit.rewrite import Declined, Editor, NewNode, Outcome, Pass, Premise, copy_proto
 from graphkit.rewrite.new_interface import graphs_with_scopes
 from graphkit.shapes import Expr, Shapes, declarations, infer, is_known, symbol
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
@@ -211,18 +212,18 @@ def _shield_body(editor: Editor, body: Scope, shapes: Shapes) -> None:
     if source is None or not ranks:
         return
 
-    def insert(op_type: str, inputs: Sequence[NodeInput], name: str, **attributes: int) -> str:
+    def insert(node: NewNode, name: str) -> str:
         name = editor.unique_name(name)
-        editor.insert_first(body, NewNode(op_type, inputs, [name], attributes, name))
+        editor.insert_first(body, replace(node, outputs=[name], name=name))
         return name
 
-    number = insert("Cast", [source], f"{source.name}/number", to=INT64)
+    number = insert(NewNode("Cast", [source], [], {"to": INT64}), f"{source.name}/number")
     copies: dict[int, str] = {}
     for rank in sorted(set(ranks.values())):
         zeros = editor.integers([0] * rank, f"dims/{','.join(['0'] * rank)}")
-        copies[rank] = insert("Mul", [number, zeros], f"{source.name}/copy_{rank}")
+        copies[rank] = insert(NewNode("Mul", [number, zeros], []), f"{source.name}/copy_{rank}")
     for value, rank in ranks.items():
-        name = insert("Reshape", [value, copies[rank]], f"{value.name}/any_shape")
+        name = insert(make_reshape(value, copies[rank]), f"{value.name}/any_shape")
         for node in readers[value]:
             editor.set_inputs(node, {index: name for index, operand in enumerate(node.inputs) if operand is value})
 

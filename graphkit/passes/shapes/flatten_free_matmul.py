@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from graphkit.graph.new_nodes import RESHAPE_SINCE
 from graphkit.graph.operator_traits import BROADCASTING, UNARY, UNIDIRECTIONAL
 from graphkit.graph.view import Node, Value, connected_groups
 from graphkit.ops.axes import FACTORS, FREE, RULES, find_layout
@@ -338,7 +339,6 @@ def _reading_text(node: Node, value: Value) -> str:
     return f"{node.operator} '{node.label}' reads '{value.name}' flat"
 
 
-RESHAPE_SINCE = 5
 Names = dict[Value, Value | str]  # by flat value, the lifted one
 
 
@@ -404,7 +404,7 @@ def _lift_region(editor: Editor, regions: FlatRegions, region: Region) -> None:
 
 
 def _make_reshape(editor: Editor, node: Node, source: NodeInput, name: str, spec: Spec) -> NewNode:
-    return NewNode("Reshape", [source, editor.integers(spec, f"{name}_shape")], [name], like=node)
+    return editor.make_reshape(source, spec, name, node)
 
 
 def _lift_node(editor: Editor, node: Node, lift: Lift, lifted: Names, extra: int) -> None:

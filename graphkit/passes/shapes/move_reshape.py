@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from graphkit.graph.new_nodes import RESHAPE_SINCE, make_reshape
 from graphkit.graph.operator_traits import RESHAPING
 from graphkit.graph.view import Node
 from graphkit.ops.tensor import Dims, dims_product
 from graphkit.passes.shapes.simplify_reshape import reshape_spec
 from graphkit.rewrite import Editor, NewNode, NodeRewrite
 from graphkit.shapes import Expr, lower, symbol
-
-RESHAPE_SINCE = 5
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class MoveReshapeBeforeTranspose(NodeRewrite):
         new_perm = [moved.index(axis) for axis in range(len(after))]
         editor.replace(
             node,
-            NewNode("Reshape", [start, editor.integers(spec, f"{out.name}_shape")], [split], like=node),
+            make_reshape(start, editor.integers(spec, f"{out.name}_shape"), split, like=node),
             NewNode("Transpose", [split], [out.name], {"perm": new_perm}, like=transpose),
         )
         editor.note("Reshape(s) moved before a Transpose")

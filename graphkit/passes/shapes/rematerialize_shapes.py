@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import onnx
 
 from graphkit.dtypes import INT32_MAX, INT64_MAX, INTEGERS
 from graphkit.graph.declared_types import declared_type
+from graphkit.graph.new_nodes import make_concat, make_gather
 from graphkit.graph.view import Node, Value
 from graphkit.passes.shapes.simplify_expand import expand_spec
 from graphkit.passes.shapes.simplify_reshape import open_spec
@@ -77,7 +78,7 @@ class DimsEmitter:
                 parts.append(self.editor.integers(numbers, f"dims/{','.join(map(str, numbers))}"))
             else:
                 parts += [self._expr(element) for element in group]
-        return parts[0] if len(parts) == 1 else self._node("Concat", parts, _elements_text(elements), axis=0)
+        return parts[0] if len(parts) == 1 else self._append(make_concat(parts, 0), _elements_text(elements))
 
     def _expr(self, expr: Expr) -> str:
         """Return the name of a tensor of one element."""
@@ -136,13 +137,16 @@ class DimsEmitter:
         if self._opset >= SHAPE_SLICE_SINCE:
             return self._node("Shape", [value], symbol.name, start=axis, end=axis + 1)
         shape = self._node("Shape", [value], f"shape of {value.name}")
-        return self._node("Gather", [shape, self.editor.integers([axis], f"dims/{axis}")], symbol.name, axis=0)
+        return self._append(make_gather(shape, self.editor.integers([axis], f"dims/{axis}"), 0), symbol.name)
 
     def _node(self, op_type: str, inputs: Sequence[NodeInput], text: str, **attributes: int) -> str:
-        key = (op_type, *inputs, *sorted(attributes.items()))
+        return self._append(NewNode(op_type, inputs, [], attributes), text)
+
+    def _append(self, node: NewNode, text: str) -> str:
+        key = (node.op_type, *node.inputs, *sorted(node.attributes.items()))
         if key not in self._known:
             name = self._known[key] = self.editor.unique_name(f"dims/{text}")
-            self.nodes.append(NewNode(op_type, tuple(inputs), [name], attributes, name))
+            self.nodes.append(replace(node, outputs=[name], name=name))
         return self._known[key]
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from onnx import TensorProto
 from onnx.helper import tensor_dtype_to_np_dtype
 
+from graphkit.graph.new_nodes import make_concat, make_reshape
 from graphkit.graph.operator_traits import broadcasts_inputs
 from graphkit.graph.view import ZERO, Node
 from graphkit.ops.tensor import Dims
@@ -214,7 +215,7 @@ class ExpandToBroadcast(NodeRewrite):
         builder, dtype = Builder(editor, node), editor.shapes[data].dtype
         source: NodeInput = data
         if before != padded:
-            source = builder.add("Reshape", data, builder.integers(padded, "dims"))
+            source = builder.append(make_reshape(data, builder.integers(padded, "dims")))
         many = [count if count > self.copies else 1 for count in repeats]
         if math.prod(many) > 1:
             if any(count > 1 and dim != 1 for dim, count in zip(padded, many, strict=True)):
@@ -227,6 +228,6 @@ class ExpandToBroadcast(NodeRewrite):
             source = builder.add("Mul", source, ones)
         for axis, count in reversed(list(enumerate(repeats))):
             if 1 < count <= self.copies:
-                source = builder.add("Concat", *[source] * count, axis=axis)
+                source = builder.append(make_concat([source] * count, axis))
         builder.replace()
         editor.note(f"{node.op_type} node(s) removed")

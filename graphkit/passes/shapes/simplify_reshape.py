@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from graphkit.graph.new_nodes import RESHAPE_SINCE, make_reshape
 from graphkit.graph.operator_traits import BROADCASTING, RESHAPING, UNARY
 from graphkit.graph.view import Node, Value, follow_chain
 from graphkit.ops.tensor import Dims, dims_product
@@ -105,13 +106,13 @@ class CanonicalizeReshape(NodeRewrite):
             raise MatchFailure(f"its shape has two dims that are neither numbers nor copied: {editor.shapes[out]}")
         name = editor.integers(spec, f"{out.name}_shape")
         if node.attr("allowzero", 0) != 0:
-            editor.replace(node, NewNode("Reshape", [data, name], [out.name], like=node))
+            editor.replace(node, make_reshape(data, name, out.name, like=node))
         else:
             editor.set_inputs(node, {1: name})
         editor.note("Reshape(s) given a constant shape")
 
 
-RESHAPE_SINCE, AXES_ARE_INPUTS_SINCE = 5, 13
+AXES_ARE_INPUTS_SINCE = 13
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,7 @@ def _spell_chain(editor: Editor, node: Node, source: Value, made: Sequence[Value
         return None
     spec = reshape_spec(before, after)
     if spec is not None and _runs_where_chain_does(editor, spec, made):
-        return NewNode("Reshape", [source, editor.integers(spec, f"{out.name}_shape")], [out.name], like=node)
+        return editor.make_reshape(source, spec, out.name, node)
     for op_type, few, many in (("Unsqueeze", before, after), ("Squeeze", after, before)):
         if axes := _inserted_axes(few, many):
             if node.scope.opset() < AXES_ARE_INPUTS_SINCE:
@@ -398,7 +399,7 @@ class _Region:
             if out in self.read:
                 spec = reshape_spec(self.before, self.after) or ()
                 shape = self.editor.integers(spec, f"{out.name}_shape")
-                self.editor.replace(node, new, NewNode("Reshape", [names[out], shape], [out.name]))
+                self.editor.replace(node, new, make_reshape(names[out], shape, out.name))
             else:
                 self.editor.insert_before(node, new)
         for node in self.exits:

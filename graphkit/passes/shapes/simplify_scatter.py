@@ -10,6 +10,7 @@ from onnx import TensorProto
 
 from graphkit.dtypes import INT64_MAX, dtype_name
 from graphkit.graph.declared_types import shape_text
+from graphkit.graph.new_nodes import make_concat, make_reshape, make_slice
 from graphkit.graph.view import Node, Value, walk_breadth_first
 from graphkit.ops.elementwise_and_reduction import NO_WHERE
 from graphkit.ops.tensor import Dims
@@ -185,13 +186,12 @@ class SimplifyScatter(Rewrite):
                     bounds = [plan.bounds(axis) for axis in box.partial]
                     source: NodeInput = updates
                     if spec:
-                        source = plan.add("Reshape", updates, plan.integers(spec, "updates_shape"), role="updates")
+                        source = plan.append(make_reshape(updates, plan.integers(spec, "updates_shape")), "updates")
                     plan.concat(node.inputs[0], source, bounds)
                     planned[node] = plan.finish()
                     continue
                 if spec:
-                    shape = editor.integers(spec, f"{out.name}_shape")
-                    editor.replace(node, NewNode("Reshape", [updates, shape], [out.name], like=node))
+                    editor.replace(node, editor.make_reshape(updates, spec, out.name, like=node))
                 else:
                     editor.bypass(node, updates)
                 editor.note("Scatter(s) of a whole tensor replaced by the updates")
@@ -287,7 +287,7 @@ class _Plan(Builder):
             parts.append(updates)
         if here.end != INT64_MAX:
             parts.append(self._slice(data, "after", _Range(here.axis, here.end, INT64_MAX)))
-        return self.add("Concat", *parts, role="inner", axis=here.axis)
+        return self.append(make_concat(parts, here.axis), "inner")
 
     def _slice(self, data: NodeInput, role: str, part: _Range) -> str:
         bounds: dict[str, Bound] = {"start": part.start, "end": part.end, "axis": part.axis}
@@ -298,8 +298,8 @@ class _Plan(Builder):
             elif self.editor.shapes[bound].rank == 1:
                 inputs.append(bound)
             else:
-                inputs.append(self.add("Reshape", bound, self.editor.integers([1], "one"), role="bound"))
-        return self.add("Slice", data, *inputs, role=role)
+                inputs.append(self.append(make_reshape(bound, self.editor.integers([1], "one")), "bound"))
+        return self.append(make_slice(data, *inputs), role)
 
 
 def _without_limit(expr: Expr, op: str, limit: Expr) -> Expr:
@@ -358,7 +358,7 @@ class MaskedScatterToWhere(NodeRewrite):
         builder, chosen = Builder(editor, node), cast(NodeInput, mask)
         if len(dims) > len(masked):
             shape = builder.integers([0] * len(masked) + [1] * (len(dims) - len(masked)), "mask_shape")
-            chosen = builder.add("Reshape", mask, shape, role="mask")
+            chosen = builder.append(make_reshape(mask, shape), "mask")
         builder.add("Where", chosen, expanded.operand(0), data)
         builder.replace()
         editor.note("assignment(s) behind a mask written as Where")

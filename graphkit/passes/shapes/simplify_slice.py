@@ -10,10 +10,11 @@ import numpy as np
 import onnx.helper
 
 from graphkit.dtypes import INT64_MAX
+from graphkit.graph.new_nodes import RESHAPE_SINCE, make_concat, make_slice
 from graphkit.graph.operator_traits import RESHAPING, has_attributes_only
 from graphkit.graph.view import Node, Value
 from graphkit.ops.tensor import element_number, element_numbers, is_to_the_end
-from graphkit.rewrite import Editor, NewNode, NodeRewrite
+from graphkit.rewrite import Editor, NodeRewrite
 from graphkit.shapes import Expr, lower, upper
 
 
@@ -86,7 +87,7 @@ def _cut_parts(editor: Editor, node: Node, axis: int, parts: list[Value], within
         is_merged = bool(readers) and len(readers) == len(out.consumers) and not editor.is_output(out)
         if not is_merged or any(reader.axis(len(editor.shapes[out].dims or ())) != axis for reader in readers):
             return False  # a Concat that is not merged into the next one gains nothing
-        editor.replace(node, NewNode("Concat", parts, [out.name], {"axis": axis}, like=node))
+        editor.replace(node, make_concat(parts, axis, out.name, like=node))
     return True
 
 
@@ -215,7 +216,7 @@ class MergeSlices(NodeRewrite):
                 del columns["steps"]
             base = reader.result().name
             inputs = [editor.constant(np.array(c, np.int64), f"{base}_{name}") for name, c in columns.items()]
-            editor.replace(reader, NewNode("Slice", [source, *inputs], [base], like=reader))
+            editor.replace(reader, make_slice(source, *inputs, out=base, like=reader))
         editor.note("Slice(s) merged with the one before", len(merged))
 
 
@@ -284,8 +285,7 @@ class DropEmptyParts(NodeRewrite):
         if not len(node.inputs) == len(parts) > len(kept) or after.dims is None:
             return
         if len(kept) > 1:
-            attributes = {} if (axis := node.attr("axis", int)) is None else {"axis": axis}
-            editor.replace(node, NewNode("Concat", kept, [out.name], attributes, like=node))
+            editor.replace(node, make_concat(kept, node.attr("axis", int), out.name, like=node))
         elif first.dims != after.dims or first.dtype != after.dtype or not editor.bypass(node, kept[0]):
             return
         editor.note("input(s) without elements removed", len(parts) - len(kept))
@@ -335,17 +335,14 @@ class MergeConcats(NodeRewrite):
             if not is_same_axis or len(_merged_parts(node, joined, reader)) > MAX_PARTS:
                 return
         for reader in readers:
-            parts, attributes = _merged_parts(node, joined, reader), {"axis": reader.attr("axis", int)}
-            editor.replace(reader, NewNode("Concat", parts, [reader.result().name], attributes, like=reader))
+            parts, axis = _merged_parts(node, joined, reader), reader.attr("axis", int)
+            editor.replace(reader, make_concat(parts, axis, reader.result().name, like=reader))
         if readers:
             editor.note("Concat(s) merged into the next one")
 
 
 def _merged_parts(inner: Node, joined: Value, reader: Node) -> list[Value | None]:
     return [part for value in reader.inputs for part in (inner.inputs if value is joined else (value,))]
-
-
-RESHAPE_SINCE = 5
 
 
 @dataclass(frozen=True)
@@ -397,7 +394,7 @@ class JoinBeforeReshape(NodeRewrite):
         joined = editor.unique_name(f"{out.name}_joined")
         editor.replace(
             node,
-            NewNode("Concat", [source] * len(node.inputs), [joined], {"axis": joined_axis}, like=node),
-            NewNode("Reshape", [joined, editor.integers(after, f"{out.name}_shape")], [out.name]),
+            make_concat([source] * len(node.inputs), joined_axis, joined, like=node),
+            editor.make_reshape(joined, after, out.name),
         )
         editor.note("Concat(s) of copies moved before a Reshape")

@@ -11,6 +11,7 @@ from onnx import TensorProto
 
 from graphkit.graph.declared_types import declared_dims
 from graphkit.graph.names import names_in
+from graphkit.graph.new_nodes import make_slice
 from graphkit.graph.operator_traits import (
     NORMALIZATIONS,
     REDUCTIONS,
@@ -82,7 +83,7 @@ class KeepLastLogits(Pass):
         source = product.operand(index)  # nodes behind the product give fewer tokens, under other names
         first, kept = editor.unique_name("first_kept"), editor.unique_name(f"{source.name}_kept")
         end, axes = editor.integers([END], "int/max"), editor.integers([TOKENS], f"int/{TOKENS}")
-        made = [NewNode("Neg", [KEPT], [first]), NewNode("Slice", [source, first, end, axes], [kept])]
+        made = [NewNode("Neg", [KEPT], [first]), make_slice(source, first, end, axes, out=kept)]
         for node, place in nodes:
             read: list[NodeInput] = list(node.inputs)
             read[place], out = kept, node.result()

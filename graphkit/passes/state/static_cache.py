@@ -11,6 +11,7 @@ from onnx import TensorProto
 from graphkit.errors import count_things
 from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.names import free_name, names_in
+from graphkit.graph.new_nodes import make_concat
 from graphkit.graph.uses import find_readers
 from graphkit.graph.view import Value, unwrap_value, walk_breadth_first
 from graphkit.model import Model
@@ -108,7 +109,7 @@ def join_new_rows(model: Model, axes: Mapping[str, int], sizes: Mapping[str, int
             return Matched(model, declined=(Declined(name, f"caches have {text} slots, and a host counts one number"),))
         if written != expected:
             return Matched(model, declined=(Declined(node.path, f"it does not write one token: {editor.shapes[new]}"),))
-        joined = NewNode("Concat", [data.name, new.name], [node.result().name], {"axis": perm.index(axis)}, like=node)
+        joined = make_concat([data.name, new.name], perm.index(axis), node.result().name, like=node)
         editor.replace(node, joined)
         given = free_name(f"{name}_new", names)
         names.add(given)

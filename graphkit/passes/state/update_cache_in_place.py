@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +12,7 @@ from onnx import TensorProto
 
 from graphkit.errors import UsageError, count_things
 from graphkit.graph.names import free_name, names_in
+from graphkit.graph.new_nodes import make_concat, make_gather, make_reshape, make_slice
 from graphkit.graph.roles import declared_rank
 from graphkit.graph.view import Value, unwrap_value
 from graphkit.model import Model
@@ -87,7 +88,7 @@ class Slots:
             names = [part for part in read if part is not None]
             if len(names) == len(read):
                 names = names or [self.editor.integers([], "int/none")]
-                self.editor.replace(node, NewNode("Concat", names, [node.result().name], {"axis": 0}, like=node))
+                self.editor.replace(node, make_concat(names, 0, node.result().name, like=node))
 
     # Writing and reading
 
@@ -112,7 +113,7 @@ class Slots:
                 at = self.node("Sub", count, self.node("Min", count, self.number(window), as_="kept"), as_="first_kept")
                 kept = self.editor.unique_name(f"{new}_kept")
                 ends = [at, self.number(np.iinfo(np.int64).max), self.number(axis)]
-                nodes.append(NewNode("Slice", [new, *ends], [kept]))
+                nodes.append(make_slice(new, *ends, out=kept))
                 new, count = kept, self.node("Min", count, self.number(window), as_="kept")
             at = self.node("Mod", at, self.number(window), as_="ring_slot")
         if self.update == "tensor-scatter":
@@ -137,7 +138,7 @@ class Slots:
         """
         if self.update == "scatter-nd":
             return NewNode("Transpose", [slots], [out], {"perm": [*range(1, axis + 1), 0, *range(axis + 1, rank)]})
-        return NewNode("Slice", [slots, self.number(0), self.used_slots(window), self.number(axis)], [out])
+        return make_slice(slots, self.number(0), self.used_slots(window), self.number(axis), out=out)
 
     def used_slots(self, window: int) -> str:
         """Return how many slots are in use after, of a ring if there is a window."""
@@ -162,8 +163,8 @@ class Slots:
             counted = self.node("CumSum", self.node("Cast", mask, to=TensorProto.INT64), self.number(1))
             positions = self.node("Max", self.node("Sub", counted, self.number(1)), self.number(0))
             if not self.is_start:
-                positions = self.node("Slice", positions, self.past, self.end, self.number(1))
-                positions = self.node("Reshape", positions, shape, as_="positions")
+                positions = self.append(make_slice(positions, self.past, self.end, self.number(1)))
+                positions = self.append(make_reshape(positions, shape), "positions")
         return self._cast(positions, dtype)
 
     def length(self, rank: int, dtype: int) -> str:
@@ -183,7 +184,7 @@ class Slots:
         seen = self.node("LessOrEqual", self._range(slots), own, as_="seen")
         batch = self.node("Shape", self.tokens.name, as_="batch", start=0, end=1)
         name, parts = self.editor.unique_name("state/mask_shape"), [batch, self.number(1), self.new, slots]
-        self.editor.insert_first(self.editor.model.graph, NewNode("Concat", parts, [name], {"axis": 0}))
+        self.editor.insert_first(self.editor.model.graph, make_concat(parts, 0, name))
         return self.node("Expand", seen, name, as_="mask")
 
     def length_of(self, value: Value, axis: int) -> str:
@@ -192,10 +193,14 @@ class Slots:
 
     def node(self, op_type: str, *inputs: str, as_: str = "", **attributes: int) -> str:
         """Return the output of a node at the start of the graph, the same for equal ones."""
-        key = (op_type, *inputs, *sorted(attributes.items()))
+        return self.append(NewNode(op_type, inputs, [], attributes), as_)
+
+    def append(self, node: NewNode, as_: str = "") -> str:
+        """Return the output of a node at the start of the graph, the same for equal ones."""
+        key = (node.op_type, *node.inputs, *sorted(node.attributes.items()))
         if key not in self._known:
-            name = self._known[key] = self.editor.unique_name(f"state/{as_ or op_type.lower()}")
-            self.editor.insert_first(self.editor.model.graph, NewNode(op_type, inputs, [name], attributes, name))
+            name = self._known[key] = self.editor.unique_name(f"state/{as_ or node.op_type.lower()}")
+            self.editor.insert_first(self.editor.model.graph, replace(node, outputs=[name], name=name))
         return self._known[key]
 
 
@@ -440,7 +445,7 @@ class _Caches:
             if (mask, window) not in made:
                 name = made[mask, window] = self.editor.unique_name(f"{mask.name}_ring")
                 columns = self.slots.ring_positions(window)
-                self.editor.insert_before(node, NewNode("Gather", [mask, columns], [name], {"axis": -1}))
+                self.editor.insert_before(node, make_gather(mask, columns, -1, name))
             self.editor.set_inputs(node, {index: made[mask, window]})
 
     def _declare(self, name: str, value: Value, dims: Sequence[Expr], axis: int, window: int = 0) -> str:
