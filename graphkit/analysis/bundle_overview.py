@@ -72,6 +72,8 @@ class BundleOverview(Result):
         )
         if caveat := contract.generation.caveat():
             yield Prose(caveat, "warning")
+        for name, legal in contract.legal.items():
+            yield Prose(f"It does not run at every size of {name}: {name} is {legal.words}.", "warning")
         yield Heading("Methods")
         tensors = []
         for method in contract.methods:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import numpy as np
 from onnx import helper, numpy_helper
 
 from graphkit.analysis.model_fit import given_states
-from graphkit.errors import UsageError
+from graphkit.errors import GraphkitError, UsageError
 from graphkit.graph.cache_entries import Slot
 from graphkit.graph.declared_types import hinted_type
 from graphkit.graph.new_nodes import NewNode, make_gather
@@ -20,8 +21,10 @@ from graphkit.rewrite.new_interface import NewInput, with_interface, with_names,
 from graphkit.shapes import Expr, const, infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.input_dims import input_dims
+from graphkit.verify.lowering_case import starts_with_zeros
 
 MOST_STATE = 64  # tokens that a state of a few of the last ones may hold
+LONG = 1 << 20  # tokens of a prompt that fills them
 SHARED: tuple[Axis, ...] = ("batch", "sequence", "past", "encoder")
 
 
@@ -86,20 +89,52 @@ def drop_idle_inputs(model: Model) -> Model:
 
 def find_least_prompt(first: Model, step: Model) -> int:
     """Return the fewest tokens of a prompt after which all states are as long as later steps need them, 1 for any."""
-    shapes, outputs = infer(first), given_states(first, step)
-    tokens = first.roles.first("tokens")
+    states = [*_growing_states(first, step)]
+    counts = range(1, MOST_STATE)
+    return next((n for n in counts if all(size(n) in (None, need) for _, _, _, need, size in states)), 1)
+
+
+def _growing_states(first: Model, step: Model) -> Iterator[tuple[str, Value, int, int, Callable[[int], int | None]]]:
+    """Yield states that the length of a prompt decides: input, output, axis, the size that is needed, that after it."""
+    shapes, tokens = infer(first), first.roles.first("tokens") or first.roles.first("embeddings")
     length = (shapes[tokens].dims or ())[1:2] if tokens is not None else ()
-    pairs = [
-        (dim, need.constant)
-        for past, output in outputs.items()
-        for dim, need in zip(shapes[output].dims or (), input_dims(step).get(past.name) or (), strict=False)
-        if need.constant is not None and length and length[0].symbols & dim.symbols
-    ]
-    for count in range(1, MOST_STATE):
-        at = {str(length[0].name): count} if length else {}
-        if all(dim.substitute(at).constant in (None, need) for dim, need in pairs):
-            return count
-    return 1
+
+    def size(dim: Expr, count: int) -> int | None:
+        return dim.substitute({str(length[0].name): count}).constant
+
+    for past, output in given_states(first, step).items():
+        pairs = zip(shapes[output].dims or (), input_dims(step).get(past.name) or (), strict=False)
+        for axis, (dim, need) in enumerate(pairs):
+            if need.constant is not None and length and length[0].symbols & dim.symbols:
+                yield past.name, output, axis, need.constant, partial(size, dim)
+
+
+def fill_states(first: Model, step: Model) -> Model:
+    """Return a first step that puts zeros before what states lack after a short prompt, as the cache of PyTorch does.
+
+    A tracer leaves that out. It is done where runs show that a step which starts from no token has zeros there.
+    """
+    states, least = [*_growing_states(first, step)], find_least_prompt(first, step)
+    axes = {past: axis for past, _, axis, _, _ in states}
+    is_known = len(axes) == len(states) and all(size(LONG) == need for _, _, _, need, size in states)
+    try:
+        if least == 1 or not is_known or not starts_with_zeros(step, axes, least):
+            return first
+    except GraphkitError:  # it does not start from no token
+        return first
+    outputs, nodes = dict[str, NewInput](), list[NewNode]()
+    for _, output, axis, need, _ in states:
+        name, tensor = output.name, infer(first)[output]
+        dims = [need if at == axis else dim for at, dim in enumerate(tensor.dims or ())]
+        numbers = {"zeros": [need * (at == axis) for at in range(2 * len(dims))], "from": [-need], "to": [LONG]}
+        keys = [f"{name}_{key}" for key in (*numbers, "axis")]
+        arrays = [numpy_helper.from_array(np.array(each)) for each in (*numbers.values(), [axis])]
+        nodes += [NewNode("Constant", [], [k], {"value": array}) for k, array in zip(keys, arrays, strict=True)]
+        nodes.append(NewNode("Pad", [f"{name}_short", keys[0]], [f"{name}_long"]))
+        nodes.append(NewNode("Slice", [f"{name}_long", *keys[1:]], [name]))
+        outputs[name] = NewInput(name, tensor.dtype, dims)
+    short = {name: f"{name}_short" for name in outputs}
+    return with_interface(with_names(first, short), {}, outputs, [*short.values()], nodes)
 
 
 def _given_sizes(step: Model, first: Model) -> Mapping[tuple[Value, int], int]:

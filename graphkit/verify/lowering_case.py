@@ -17,6 +17,7 @@ from graphkit.contract import Method, Port
 from graphkit.equivalence.originals import Originals
 from graphkit.errors import UsageError
 from graphkit.graph.roles import dim_at
+from graphkit.graph.view import Value
 from graphkit.hosts import Host
 from graphkit.hosts.method_feeds import Inputs
 from graphkit.hosts.numpy_host import Ids, Tokens, source_and_inputs
@@ -249,9 +250,7 @@ def measure_prompt(originals: Originals, alone: Originals) -> float:
             f"{first.name}: {names} may make its '{rows.name}' of tokens, so that its prompt cannot be compared with "
             f"steps - leave one such table beside it, or lower {step.name} alone"
         )
-    bound = index_bound(value, first if rows is None else step) or 16
-    batch = dim_at(step.roles.first("tokens"), 0)
-    tokens = np.random.default_rng(0).integers(1, bound, (batch if isinstance(batch, int) else 1, count))
+    tokens = _random_tokens(value, first if rows is None else step, step, count)
     prompt, mask, later = tokens, np.ones_like(tokens), Oracle(alone)
     if rows is not None:
         (feed,) = (each.name for each in tables[0].graph.inputs if each.tensor is None)
@@ -261,6 +260,27 @@ def measure_prompt(originals: Originals, alone: Originals) -> float:
     for at in range(1, count):
         found = later.step(tokens[:, at : at + 1])
     return distance_of_spread(expected, found[:, -1])
+
+
+def _random_tokens(value: Value, model: Model, step: Model, count: int) -> np.ndarray:
+    batch = dim_at(step.roles.first("tokens"), 0)
+    shape = batch if isinstance(batch, int) else 1, count
+    return np.random.default_rng(0).integers(1, index_bound(value, model) or 16, shape)
+
+
+def starts_with_zeros(step: Model, axes: Mapping[str, int], count: int) -> bool:
+    """Whether states that so many tokens fill hold zeros before those that there are, where it starts from no token.
+
+    `axes` says along which axis they do, by input.
+    """
+    oracle, value = Oracle(Originals(None, step, step)), step.roles.first("tokens")
+    tokens = [] if value is None else np.split(_random_tokens(value, step, step, count - 1), count - 1, 1)
+    for used, token in enumerate(tokens, 1):
+        oracle.first(token, np.ones_like(token)) if used == 1 else oracle.step(token)
+        given = ((oracle.outputs[s.next.name], axes[s.past.name]) for s in step.roles.states if s.past.name in axes)
+        if any(np.moveaxis(array, axis, 0)[:-used].any() for array, axis in given):
+            return False
+    return bool(tokens)
 
 
 def zeros_change_results(originals: Originals, models: Mapping[str, Model], folder: Path) -> bool:

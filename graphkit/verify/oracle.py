@@ -137,15 +137,21 @@ class Oracle:
         return logits[:, -(last or tokens.shape[1]) :]
 
     def _states_after_first(self) -> Arrays:
-        """Return the recurrent state of later steps: what the first step gives under the name of it or of its next."""
+        """Return the recurrent state of later steps: what the first step gives under the name of it or of its next.
+
+        What a short prompt lacks of the declared size are zeros, at the front.
+        """
         assert self._decoder is not None
-        given = {name.removeprefix("output."): array for name, array in self.outputs.items()}
+        given = {value.name.removeprefix("output."): value for value in self._decoder.first.graph.outputs}
         found: Arrays = {}
         for entry in self._decoder.later.roles.states:
             for name in (entry.next.name, entry.past.name):
-                plain = name.removeprefix("input.").removeprefix("output.")
-                if plain in given:
-                    found[entry.past.name] = given[plain]
+                value = given.get(name.removeprefix("input.").removeprefix("output."))
+                if value is not None:
+                    array = self.outputs[value.name]
+                    sizes = [(dim_at(value, axis), size) for axis, size in enumerate(array.shape)]
+                    lacking = [max(0, dim - size) if isinstance(dim, int) else 0 for dim, size in sizes]
+                    found[entry.past.name] = np.pad(array, [(count, 0) for count in lacking])
         return found
 
     def _logits_choice(self, tokens: np.ndarray, last: int | None = None) -> Arrays:

@@ -383,12 +383,27 @@ def test_a_state_that_rolls_does_not_go_back(shared: Shared) -> None:
         bundle.rewind(3)
 
 
-def test_a_prompt_that_leaves_a_state_too_short_is_refused(shared: Shared) -> None:
-    export, bundle = shared("lfm2")
-    least = json.loads((export.parent / "bundle" / "bundle.json").read_text())["legal"]["tokens"]["least"]
-    assert least == 3
+def test_a_prompt_that_does_not_fill_a_state_leaves_zeros_before_it(shared: Shared) -> None:
+    _, bundle = shared("lfm2")
+    expected = bundle.prefill([[5, 6, 7, 8]], all_logits=True)
+    for count in (1, 2):
+        bundle.prefill([[5, 6, 7, 8][:count]])
+        logits = [bundle.step([token]) for token in [5, 6, 7, 8][count:]]
+        np.testing.assert_allclose(np.concatenate(logits, 1), expected[:, count:], rtol=1e-4, atol=1e-4)
+
+
+def test_a_prompt_that_leaves_a_state_too_short_is_refused_where_steps_do_not_start_with_zeros(tmp_path: Path) -> None:
+    export = unpacked_export("lfm2", tmp_path / "export")
+    proto = onnx.load(export / "decode.onnx", load_external_data=False)
+    for output in [info.name for info in proto.graph.output if "conv_states" in info.name]:
+        node = next(node for node in proto.graph.node if output in node.output)
+        node.output[0] = f"{output}_less"
+        proto.graph.node.append(helper.make_node("Exp", [f"{output}_less"], [output]))
+    onnx.save(proto, export / "decode.onnx")
+    report = graphkit.bundle_folder(export, tmp_path / "bundle", graphkit.BundleOptions(verify=False))
+    assert "It does not run at every size of tokens: tokens is 3 or more." in str(report).replace("\n", " ")
     with pytest.raises(UsageError, match="at which the model does not run: tokens is 3 or more"):
-        bundle.prefill([[5, 6]])
+        graphkit.Bundle(tmp_path / "bundle", unchecked=True).prefill([[5, 6]])
 
 
 def test_positions_of_one_new_token_limit_the_slots(tmp_path: Path) -> None:
