@@ -20,7 +20,6 @@ from graphkit.io.byte_source import shown_path
 from graphkit.io.export_files import find_beside
 from graphkit.io.transaction import made_folder
 from graphkit.model import Model, ModelLike, as_model, load
-from graphkit.model_diff.page_pair import page_rewrites
 from graphkit.options import FoldOptions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.shapes.declare_shapes import FreezeDims, with_shapes
@@ -228,6 +227,8 @@ class FolderFoldReport(Result):
         return tuple(f"{report.source}: {failure}" for report in self.models for failure in report.findings())
 
     def graphs(self) -> Sequence[Mapping[str, object]]:
+        from graphkit.model_diff.page_pair import page_rewrites  # which a page alone needs
+
         return page_rewrites([change for report in self.models for change in report.costs])
 
     def blocks(self) -> Iterator[Block]:
