@@ -260,6 +260,23 @@ def test_a_fault_is_named(fault: str, lowered: dict[str, Lowered], tmp_path: Pat
     assert cause in found.causes
 
 
+def test_unused_slots_hold_no_larger_keys_than_used_ones(tmp_path: Path) -> None:
+    """The scores stay as they are, and those of keys of an everyday size reach over the mask."""
+    source = unpacked("qwen2-tiny", tmp_path / "export")
+    proto = onnx.load(source / "model.onnx")
+    for name, times in (("q_proj", 2.0**17), ("k_proj", 2.0**-17)):
+        read = {each for node in proto.graph.node if f"/{name}/" in node.name for each in node.input}
+        tensors = [tensor for tensor in proto.graph.initializer if tensor.name in read]
+        assert tensors
+        for tensor in tensors:
+            array = onnx.numpy_helper.to_array(tensor) * np.float32(times)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
+    onnx.save(proto, source / "model.onnx")
+    report = lower_folder(source, tmp_path / "lowered", LowerOptions(max_cache_len=6))
+    assert report.proof is not None
+    assert report.proof.findings() == ()
+
+
 def test_every_row_of_every_table_is_beside_that_of_the_export(lowered: dict[str, Lowered]) -> None:
     assert lowered["marian"].proof.tables == (
         TableProof("encoder.inputs_embeds", 64, 64, "/embed_tokens/Gather_output_0"),
