@@ -351,9 +351,9 @@ def _run_padded(
     `rng` fills unused slots with elements of what the run before has written: others may count more than masks hide.
     """
     host, length = case.host, len(case.source)
-    written = {name: state[state != 0] for name, state in host.state.items() if host.axis[name] is not None}
+    used = {name: state[state != 0] for name, state in host.state.items() if host.axis[name] is not None}
     outputs = host.start(case.source, case.user)
-    for name, elements in written.items():
+    for name, elements in used.items():
         if rng is not None and elements.size:
             host.state[name][...] = rng.choice(elements, host.state[name].shape)
     written = {port.name for method in host.contract.methods for port in method.outputs if port.writes}
