@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from onnx import helper, numpy_helper
@@ -24,7 +23,7 @@ from graphkit.shapes.input_dims import input_dims
 from graphkit.verify.lowering_case import starts_with_zeros
 
 MOST_STATE = 64  # tokens that a state of a few of the last ones may hold
-LONG = 1 << 20  # tokens of a prompt that fills them
+LONG, SINCE = 1 << 20, 12  # tokens of a prompt that fills them, and the opset that has what is put before it
 SHARED: tuple[Axis, ...] = ("batch", "sequence", "past", "encoder")
 
 
@@ -89,24 +88,22 @@ def drop_idle_inputs(model: Model) -> Model:
 
 def find_least_prompt(first: Model, step: Model) -> int:
     """Return the fewest tokens of a prompt after which all states are as long as later steps need them, 1 for any."""
-    states = [*_growing_states(first, step)]
+    sizes = [(dim, length, need) for _, _, _, dim, length, need in _growing_states(first, step)]
     counts = range(1, MOST_STATE)
-    return next((n for n in counts if all(size(n) in (None, need) for _, _, _, need, size in states)), 1)
+    return next(
+        (n for n in counts if all(dim.substitute({x: n}).constant in (None, need) for dim, x, need in sizes)), 1
+    )
 
 
-def _growing_states(first: Model, step: Model) -> Iterator[tuple[str, Value, int, int, Callable[[int], int | None]]]:
-    """Yield states that the length of a prompt decides: input, output, axis, the size that is needed, that after it."""
+def _growing_states(first: Model, step: Model) -> Iterator[tuple[Value, Value, int, Expr, str, int]]:
+    """Yield states of an axis that the length of a prompt decides: input, output, axis, size, length, size needed."""
     shapes, tokens = infer(first), first.roles.first("tokens") or first.roles.first("embeddings")
     length = (shapes[tokens].dims or ())[1:2] if tokens is not None else ()
-
-    def size(dim: Expr, count: int) -> int | None:
-        return dim.substitute({str(length[0].name): count}).constant
-
     for past, output in given_states(first, step).items():
         pairs = zip(shapes[output].dims or (), input_dims(step).get(past.name) or (), strict=False)
         for axis, (dim, need) in enumerate(pairs):
             if need.constant is not None and length and length[0].symbols & dim.symbols:
-                yield past.name, output, axis, need.constant, partial(size, dim)
+                yield past, output, axis, dim, str(length[0].name), need.constant
 
 
 def fill_states(first: Model, step: Model) -> Model:
@@ -115,21 +112,21 @@ def fill_states(first: Model, step: Model) -> Model:
     A tracer leaves that out. It is done where runs show that a step which starts from no token has zeros there.
     """
     states, least = [*_growing_states(first, step)], find_least_prompt(first, step)
-    axes = {past: axis for past, _, axis, _, _ in states}
-    is_known = len(axes) == len(states) and all(size(LONG) == need for _, _, _, need, size in states)
+    axes = {past.name: axis for past, _, axis, *_ in states}
+    is_full = all(dim.substitute({length: LONG}).constant == need for *_, dim, length, need in states)
+    is_known = is_full and len(axes) == len(states) and first.graph.opset() >= SINCE
     try:
         if least == 1 or not is_known or not starts_with_zeros(step, axes, least):
             return first
     except GraphkitError:  # it does not start from no token
         return first
     outputs, nodes = dict[str, NewInput](), list[NewNode]()
-    for _, output, axis, need, _ in states:
+    for _, output, axis, _, _, need in states:
         name, tensor = output.name, infer(first)[output]
         dims = [need if at == axis else dim for at, dim in enumerate(tensor.dims or ())]
-        numbers = {"zeros": [need * (at == axis) for at in range(2 * len(dims))], "from": [-need], "to": [LONG]}
-        keys = [f"{name}_{key}" for key in (*numbers, "axis")]
-        arrays = [numpy_helper.from_array(np.array(each)) for each in (*numbers.values(), [axis])]
-        nodes += [NewNode("Constant", [], [k], {"value": array}) for k, array in zip(keys, arrays, strict=True)]
+        numbers = [need * (at == axis) for at in range(2 * len(dims))], [-need], [LONG], [axis]
+        keys = [f"{name}_{key}" for key in ("zeros", "from", "to", "axis")]
+        nodes += [NewNode("Constant", [], [key], {"value_ints": n}) for key, n in zip(keys, numbers, strict=True)]
         nodes.append(NewNode("Pad", [f"{name}_short", keys[0]], [f"{name}_long"]))
         nodes.append(NewNode("Slice", [f"{name}_long", *keys[1:]], [name]))
         outputs[name] = NewInput(name, tensor.dtype, dims)

@@ -268,10 +268,7 @@ def _random_tokens(value: Value, model: Model, step: Model, count: int) -> np.nd
 
 
 def starts_with_zeros(step: Model, axes: Mapping[str, int], count: int) -> bool:
-    """Whether states that so many tokens fill hold zeros before those that there are, where it starts from no token.
-
-    `axes` says along which axis they do, by input.
-    """
+    """Whether states that so many tokens fill, along these axes, hold zeros before the first ones."""
     oracle, value = Oracle(Originals(None, step, step)), step.roles.first("tokens")
     tokens = [] if value is None else np.split(_random_tokens(value, step, step, count - 1), count - 1, 1)
     for used, token in enumerate(tokens, 1):
@@ -346,15 +343,12 @@ def _find_unread_masks(case: LoweringCase, plain: tuple[list[np.ndarray], list[n
 def _run_padded(
     case: LoweringCase, rng: np.random.Generator | None = None
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Return the outputs for a source at valid positions, and the logits of steps.
-
-    `rng` fills unused slots with elements of what the run before has written: others may count more than masks hide.
-    """
+    """Return outputs at valid positions, and logits of steps; `rng` fills unused slots with what a run before wrote."""
     host, length = case.host, len(case.source)
     used = {name: state[state != 0] for name, state in host.state.items() if host.axis[name] is not None}
     outputs = host.start(case.source, case.user)
     for name, elements in used.items():
-        if rng is not None and elements.size:
+        if rng is not None and elements.size:  # others may count for more than masks hide
             host.state[name][...] = rng.choice(elements, host.state[name].shape)
     written = {port.name for method in host.contract.methods for port in method.outputs if port.writes}
     size = host.contract.sizes["source"]

@@ -137,10 +137,7 @@ class Oracle:
         return logits[:, -(last or tokens.shape[1]) :]
 
     def _states_after_first(self) -> Arrays:
-        """Return the recurrent state of later steps: what the first step gives under the name of it or of its next.
-
-        What a short prompt lacks of the declared size are zeros, at the front.
-        """
+        """Return the states of later steps, by their names or those of their next; zeros fill what is declared."""
         assert self._decoder is not None
         given = {value.name.removeprefix("output."): value for value in self._decoder.first.graph.outputs}
         found: Arrays = {}
@@ -149,9 +146,9 @@ class Oracle:
                 value = given.get(name.removeprefix("input.").removeprefix("output."))
                 if value is not None:
                     array = self.outputs[value.name]
-                    sizes = [(dim_at(value, axis), size) for axis, size in enumerate(array.shape)]
-                    lacking = [max(0, dim - size) if isinstance(dim, int) else 0 for dim, size in sizes]
-                    found[entry.past.name] = np.pad(array, [(count, 0) for count in lacking])
+                    sizes = ((dim_at(value, axis), size) for axis, size in enumerate(array.shape))
+                    lacking = (dim - size if isinstance(dim, int) else 0 for dim, size in sizes)
+                    found[entry.past.name] = np.pad(array, [(max(0, count), 0) for count in lacking])
         return found
 
     def _logits_choice(self, tokens: np.ndarray, last: int | None = None) -> Arrays:

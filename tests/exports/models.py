@@ -39,7 +39,19 @@ SPEECH = {
 }
 NEW_TOKENS = 12
 PICTURE = 119  # the token at whose places a picture's rows go
-OWN_SCALE = ("A_log", "dt_bias", ".D", "time_decay", "time_first", "recurrent_param")  # which a recurrence needs
+OWN_SCALE = (
+    "A_log",
+    "dt_bias",
+    ".D",
+    "time_decay",
+    "time_first",
+    "recurrent_param",
+    "sqk",
+    "s_gate",
+    "lambda_1",
+    "lambda_2",
+    "logit_scale",
+)  # which a recurrence or a normalised model needs
 
 
 def tiny_model(family: str, tries: int = 36, **settings: Any) -> transformers.PreTrainedModel:
