@@ -50,9 +50,10 @@ def check_prompt(originals: Originals) -> None:
     is_half = any(map(has_float16, originals.models))
     if not apart <= (FLOAT16_TOLERANCE if is_half else LOWERING_TOLERANCE):
         rounds = any(node.is_op(*QUANTIZED["QDQ"]) for model in (first, step) for node in all_nodes(model.scopes))
+        way = "bundle it, which runs both" if step.roles.states else "export one decoder that reads prompts and steps"
         raise UsageError(
             f"{step.name}: after a prompt that it reads token by token its logits differ by {apart:.1e} from those of "
-            f"{first.name} - {'try --dequantize, or ' if rounds else ''}export one decoder that reads prompts and steps"
+            f"{first.name} - {'try --dequantize, or ' if rounds else ''}{way}"
         )
 
 

@@ -404,6 +404,8 @@ def test_a_prompt_that_leaves_a_state_too_short_is_refused_where_steps_do_not_st
     assert "It does not run at every size of tokens: tokens is 3 or more." in str(report).replace("\n", " ")
     with pytest.raises(UsageError, match="at which the model does not run: tokens is 3 or more"):
         graphkit.Bundle(tmp_path / "bundle", unchecked=True).prefill([[5, 6]])
+    with pytest.raises(UsageError, match=r"its logits differ by .* - bundle it, which runs both$"):
+        graphkit.lower_folder(export, tmp_path / "lowered", graphkit.LowerOptions(max_cache_len=32))
 
 
 def test_positions_of_one_new_token_limit_the_slots(tmp_path: Path) -> None:
