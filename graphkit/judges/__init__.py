@@ -182,6 +182,9 @@ def install_judge(name: str, python: str = sys.executable) -> Judge:
             _run_step(folder, [*pip, *judge.packages[judge.is_alone :]])
             if judge.is_alone:
                 _run_step(folder, [*pip, "--no-deps", judge.packages[0]])
+            for path in Path(pip[0]).parent.iterdir():  # programs, whose first line says where their Python is
+                if not path.is_symlink() and (old := os.fsencode(new)) in (content := path.read_bytes()):
+                    path.write_bytes(content.replace(old, os.fsencode(folder)))
             if folder.exists():
                 folder.rename(Path(work, "old"))
             new.rename(folder)

@@ -225,7 +225,8 @@ def fake_python(folder: Path, package: str) -> Path:
     path = folder / "python"
     site = f"$3/lib/python3/site-packages/{package}.dist-info"
     inner = f"printf '#!/bin/sh\\necho \"$@\" >> {folder}/said\\n' > $3/bin/python && chmod +x $3/bin/python"
-    path.write_text(f"#!/bin/sh\nmkdir -p $3/bin {site} && touch $3/pyvenv.cfg && {inner}\n")
+    program = 'echo "#!$3/bin/python" > $3/bin/program'
+    path.write_text(f"#!/bin/sh\nmkdir -p $3/bin {site} && touch $3/pyvenv.cfg && {program} && {inner}\n")
     path.chmod(0o755)
     return path
 
@@ -238,6 +239,8 @@ def test_a_judge_is_put_in_the_place_of_an_earlier_one(tmp_path: Path, monkeypat
     (tmp_path / "judges" / "webgpu" / "old").touch()
     install_judge("webgpu", str(python))
     assert not (tmp_path / "judges" / "webgpu" / "old").exists()
+    its = tmp_path / "judges" / "webgpu" / "bin"
+    assert (its / "program").read_text() == f"#!{its}/python\n"
     assert [path.name for path in (tmp_path / "judges").iterdir()] == ["webgpu"]
 
 
