@@ -19,7 +19,7 @@ from graphkit.graph.operator_traits import NORMALIZATIONS, RANDOM, SKIP_NORMALIZ
 from graphkit.graph.uses import find_lookups, table_entries
 from graphkit.graph.view import Node, Value, all_nodes, as_text, attribute_value
 from graphkit.ops.elementwise_and_reduction import NO_WHERE
-from graphkit.ops.tensor import TensorSequence, element_numbers, plain_dims
+from graphkit.ops.tensor import Dims, TensorSequence, element_numbers, plain_dims
 from graphkit.shapes import Shapes, is_known
 from graphkit.targets import ANYTHING, Condition, Fact, Facts, Target, Verdict, joint_verdict, tflite_spellings
 
@@ -340,9 +340,7 @@ def _by_fact(node: Node, fact: Fact, shapes: Shapes) -> Ruling:
         return Ruling("allowed", note)
     if None in held:
         return Ruling("unknown", f"taken with {fact.conditions} only, which is not known here ({fact.source.key})")
-    if fact.otherwise == "unknown":
-        return Ruling("unknown", f"surely taken with {fact.conditions} only: {note}")
-    return Ruling(fact.otherwise, f"taken with {fact.conditions} only ({fact.source.key})")
+    return Ruling("refused", f"taken with {fact.conditions} only ({fact.source.key})")
 
 
 def _by_tflite(node: Node, tflite: Facts, shapes: Shapes) -> Ruling:
@@ -407,6 +405,8 @@ def _condition_holds(node: Node, condition: Condition, shapes: Shapes) -> bool |
         parts.append((condition.min_version or 0) <= version <= (condition.max_version or MAX_OPSET))
     if condition.static:
         parts.append(all(shapes[value].sizes() is not None for value in (*node.operands, *node.results)))
+    if condition.unit_axis:
+        parts.append(_has_unit_axis(shapes[node.input(0)].dims))
     return False if False in parts else None if None in parts else True
 
 
@@ -418,6 +418,13 @@ def _is_made_by(node: Node, operators: Collection[str]) -> bool:
 def _is_read_by(node: Node, op: str) -> bool:
     readers = [reader for value in node.results for reader, _ in value.consumers]
     return bool(readers) and all(reader.operator == op for reader in readers)
+
+
+def _has_unit_axis(dims: Dims | None) -> bool | None:
+    sizes = [0, 0, 0] if dims is None else [dim.constant for dim in dims]
+    if all(size == 1 for size in sizes[:-3]) and (len(sizes) < 3 or 1 in sizes[-3:]):
+        return True
+    return None if dims is None or None in sizes else False
 
 
 def _has_planes(node: Node, number: int, shapes: Shapes) -> bool | None:

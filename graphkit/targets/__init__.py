@@ -92,6 +92,7 @@ class Condition(Struct, frozen=True, forbid_unknown_fields=True):
         min_rank: The least that the highest rank of its tensors may be.
         min_version, max_version: Of the operator: the opset in which it last changed.
         static: Whether all dims must be numbers.
+        unit_axis: Whether one of the last three dims of the first input must be 1, and all before them.
     """
 
     constant: tuple[Text, ...] = ()
@@ -110,6 +111,7 @@ class Condition(Struct, frozen=True, forbid_unknown_fields=True):
     min_version: Number | None = None
     max_version: Number | None = None
     static: bool = False
+    unit_axis: bool = False
 
     def __str__(self) -> str:
         return ", ".join(self._parts())
@@ -140,6 +142,8 @@ class Condition(Struct, frozen=True, forbid_unknown_fields=True):
             yield f"as of opset {self.max_version} or older"
         if self.static:
             yield "dims that are numbers"
+        if self.unit_axis:
+            yield "a 1 among the last three dims, and only 1 before them"
 
 
 ANYTHING = Condition()
@@ -159,7 +163,7 @@ class Fact(
     Struct,
     frozen=True,
     forbid_unknown_fields=True,
-    rename={"verdict": "is", "condition": "where", "alternatives": "or", "otherwise": "else"},
+    rename={"verdict": "is", "condition": "where", "alternatives": "or"},
 ):
     """A statement of a source about some operators or dtypes.
 
@@ -168,9 +172,8 @@ class Fact(
         names: Of operators as `Node.operator` names them, or of dtypes.
         source: Who says so.
         note: What else it says, "" for nothing.
-        condition: Under which an operator is allowed.
+        condition: Under which an operator is allowed; else it is refused.
         alternatives: Other conditions, any of which is enough.
-        otherwise: What it is where no condition holds.
     """
 
     verdict: Verdict
@@ -179,7 +182,6 @@ class Fact(
     note: Text = ""
     condition: Condition = ANYTHING
     alternatives: tuple[Condition, ...] = ()
-    otherwise: Verdict = "refused"
 
     @property
     def conditions(self) -> str:

@@ -104,7 +104,7 @@ def test_operators_are_counted_by_what_they_become() -> None:
 
 def test_a_target_that_takes_tflite_names_the_converter_as_a_source() -> None:
     found = target_facts(load_target("ethos-u65"))
-    assert [source.key for source in found.sources] == ["vela", "measured", "onnx2tf", "converted"]
+    assert [source.key for source in found.sources] == ["vela", "measured", "onnx2tf", "asked", "converted"]
     assert [row.verdict for row in found.facts if row.names == ("all others",)] == [
         "as in TFLite",
         "refused",
