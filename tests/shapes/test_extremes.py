@@ -17,7 +17,7 @@ from graphkit.ops.tensor import Tensor
 from graphkit.runtime.session import run_small_models
 from graphkit.shapes import Expr, Ratio, Shapes, infer
 
-# Operators whose rules compute elements, besides those of `value_propagation`.
+# Operators whose rules compute elements, besides those of `element_values`.
 OTHERS = operator_set(
     """
     Cast CastLike Clip Concat ConstantOfShape Expand Flatten Gather Identity NonZero Pad Range ReduceMax ReduceMin

@@ -64,8 +64,9 @@ def leave_cases_to_the_slow_suite(items: list[pytest.Item]) -> None:
             quick = [case for at, case in enumerate(cases) if at in chosen]
         else:
             quick = [case for case in cases if any(text in case.callspec.id for text in (first, *more))]
-        if len(cases) > 1 and not quick:
-            raise pytest.UsageError(f"{cases[0].nodeid}: no case has a name with any of {(first, *more)}")
+            stale = [text for text in (first, *more) if not any(text in case.callspec.id for case in cases)]
+            if len(cases) > 1 and stale:
+                raise pytest.UsageError(f"{cases[0].nodeid}: no case has a name with {', '.join(map(repr, stale))}")
         for case in cases if len(cases) > 1 else ():
             if case not in quick:
                 case.add_marker("slow")
