@@ -193,15 +193,6 @@ def _sort(proto: onnx.GraphProto) -> None:
     proto.node.extend(copies)
 
 
-def first_row_for_all(edit: Edit, state: str) -> None:
-    """Let each row read what the first one has in a state."""
-    reader = next(node for node in edit.proto.node if f"{state}_after" in node.input and node.op_type != "ScatterND")
-    index = list(reader.input).index(f"{state}_after")
-    first = edit.node("Gather", f"{state}_after", edit.constant([0]), axis=1)
-    zero = edit.node("Mul", f"{state}_after", edit.constant(0, np.float32))
-    edit.before(reader, index, first, zero, edit.node("Add", first.output[0], zero.output[0]))
-
-
 def a_row_reads(edit: Edit, state: str, row: int, other: int) -> None:
     """Let one row read what another one has in a state."""
     reader = next(node for node in edit.proto.node if f"{state}_after" in node.input and node.op_type != "ScatterND")

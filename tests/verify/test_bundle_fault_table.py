@@ -1,4 +1,4 @@
-"""Faults put into bundles of eight families (weights, masks, positions, slots, contracts): caught, and named right."""
+"""Faults put into bundles of six families (weights, masks, positions, slots, contracts): caught, and named right."""
 
 from __future__ import annotations
 
@@ -7,22 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from bundle_fault_table import FAULTS, SLOTS_OF
+from bundle_fault_table import FAULTS
 from bundle_faults import export
-from real_models import params
 from recordings import originals_run_once
 
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.equivalence.originals import Originals
 from graphkit.verify.bundle_verifier import verify_bundle
-
-QUICK = {
-    "causal: slots one further on",
-    "causal: the third position off by one",
-    "causal: logits scaled by 1.001",
-    "causal: a weight and slots",
-}
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +24,7 @@ def bundled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
     def of(name: str) -> tuple[Originals, Path]:
         if name not in made:
             source = export(name, folder / name)
-            options = BundleOptions(
-                batch=4, max_cache=SLOTS_OF.get(name, 8), max_source=24 if name == "whisper" else 8, verify=False
-            )
+            options = BundleOptions(batch=4, max_cache=8, max_source=24 if name == "whisper" else 8, verify=False)
             bundle_folder(source, folder / f"{name}-out", options)
             found = find_pipeline(source)
             made[name] = Originals(found.encoder, found.first, found.step), folder / f"{name}-out"
@@ -45,7 +35,7 @@ def bundled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
 
 
 @pytest.mark.cases("causal: a weight and slots")
-@pytest.mark.parametrize("name", params(FAULTS, slow=FAULTS.keys() - QUICK))
+@pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_of_a_bundle_is_caught_and_named_right(
     name: str, bundled: Callable[[str], tuple[Originals, Path]], tmp_path: Path
 ) -> None:
