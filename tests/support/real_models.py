@@ -18,6 +18,7 @@ __all__ = [
     "MODELS",
     "MODEL_NAMES",
     "PIPELINES",
+    "UNLIKE",
     "export_cases",
     "params",
     "unpacked",
@@ -38,6 +39,11 @@ REPEATED = {  # whose layers a smaller model of tests/models has too
     "opus-mt-en-fr/encoder_model",
 }
 EXPORTS = sorted(path.stem for path in (MODELS / "exports").glob("*.zip"))  # which tests/exports makes
+UNLIKE = (  # one of each kind: encoders, decoders, caches, branches, loops, quantised, of other domains; all are small
+    "bert-fill-mask/model", "cache-styles/static-cache", "cache-styles/two-stacked", "gpt2-tiny/decoder_model_merged",
+    "llama-int4/model", "merged-decoder/decoder_with_past_model", "patchtst/model", "qwen2-tiny/model",
+    "search/beamsearch-gpt2", "search/loop-greedy", "t5-tiny/encoder_model", "vit-qdq/model",
+)  # fmt: skip
 DISTINCT = [name for name in MODEL_NAMES if name not in REPEATED]
 PIPELINES = {
     "marian-tiny": ("encoder_model", "decoder_model_merged"),
