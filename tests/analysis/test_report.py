@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from real_models import MODEL_NAMES, params
+from real_models import UNLIKE, params
 from rich.cells import cell_len
 
 from graphkit import __version__
@@ -201,6 +201,7 @@ def test_the_optimizer_runs_only_for_sections_that_need_it(real_model: RealModel
     assert steps(lambda tell: report(model, options, progress=tell)) == ["interface"]
 
 
+DETR = "detr-resnet-50/model_quantized"
 QUICK = {
     "bert-fill-mask/model",
     "cache-styles/anonymous",
@@ -216,7 +217,7 @@ QUICK = {
 }
 
 
-@pytest.fixture(scope="module", params=params(MODEL_NAMES, slow={*MODEL_NAMES} - QUICK))
+@pytest.fixture(scope="module", params=params(sorted({*UNLIKE, *QUICK, DETR}), slow={*UNLIKE, DETR} - QUICK))
 def made(request: pytest.FixtureRequest, real_model: RealModel) -> Report:
     return report(real_model(request.param))
 

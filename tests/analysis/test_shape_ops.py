@@ -7,7 +7,7 @@ import onnx.parser
 import pytest
 from builders import model_of
 
-from graphkit.analysis.shape_ops import Change, ShapeOp, ShapeOps, ValueRead, shape_ops
+from graphkit.analysis.shape_ops import Change, ShapeOp, ValueRead, shape_ops
 from graphkit.analysis.tensor_shapes import Feeds, RemainingShape, remaining_shapes
 from graphkit.graph.operator_traits import SHAPE_OPERATORS
 from graphkit.model import Model
@@ -157,52 +157,20 @@ def test_an_operator_that_an_optimizer_adds_is_compared() -> None:
     assert shape_ops(before, after).changes == (Change("Flatten", 0, 1),)
 
 
-@pytest.fixture(scope="module")
-def detr(real_model: RealModel) -> ShapeOps:
+@pytest.mark.slow
+def test_detr_before_and_after_onnxoptimizer(real_model: RealModel) -> None:
     before = real_model(DETR)
-    return shape_ops(before, optimized(before))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("op", "before", "after"),
-    [
-        ("Unsqueeze", 307, 97),
-        ("Concat", 181, 180),
-        ("Reshape", 179, 177),
-        ("Shape", 80, 39),
-        ("Gather", 72, 72),
-        ("Slice", 11, 11),
-        ("ConstantOfShape", 4, 4),
-        ("Expand", 3, 3),
-        ("Tile", 1, 1),
-        ("Resize", 1, 1),
-    ],
-)
-def test_detr_before_and_after_onnxoptimizer(op: str, before: int, after: int, detr: ShapeOps) -> None:
-    assert Change(op, before, after) in detr.changes
-
-
-@pytest.mark.slow
-def test_detr_loses_nodes_to_onnxoptimizer(detr: ShapeOps) -> None:
-    assert (detr.nodes, detr.nodes_after) == (3211, 2159)
-
-
-@pytest.mark.slow
-def test_detr_computes_shapes_with_most_of_its_shape_operators(detr: ShapeOps) -> None:
-    assert (sum(op.total for op in detr.ops), detr.on_shapes) == (844, 637)
-
-
-@pytest.mark.slow
-def test_detr_reads_most_shapes_of_reshape_dynamically(detr: ShapeOps) -> None:
-    reshape = next(op for op in detr.ops if op.op == "Reshape")
-    assert reshape.reads == (ValueRead("shape", 7, 172),)
-
-
-@pytest.mark.slow
-def test_operators_come_in_the_order_of_the_report(detr: ShapeOps) -> None:
-    positions = [SHAPE_OPERATORS.index(op.op) for op in detr.ops]
-    assert positions == sorted(positions)
+    found = shape_ops(before, optimized(before))
+    assert {*found.changes} >= {
+        Change("Unsqueeze", 307, 97), Change("Concat", 181, 180), Change("Reshape", 179, 177), Change("Shape", 80, 39),
+        Change("Gather", 72, 72), Change("Slice", 11, 11), Change("ConstantOfShape", 4, 4), Change("Expand", 3, 3),
+        Change("Tile", 1, 1), Change("Resize", 1, 1),
+    }  # fmt: skip
+    assert (found.nodes, found.nodes_after) == (3211, 2159)
+    assert (sum(op.total for op in found.ops), found.on_shapes) == (844, 637)
+    assert next(op for op in found.ops if op.op == "Reshape").reads == (ValueRead("shape", 7, 172),)
+    positions = [SHAPE_OPERATORS.index(op.op) for op in found.ops]
+    assert positions == sorted(positions)  # the order of the report
 
 
 def test_gemma_reads_axes_as_inputs(real_model: RealModel) -> None:

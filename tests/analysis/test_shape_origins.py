@@ -366,13 +366,9 @@ def test_a_group_that_does_not_exist_is_an_error(number: int) -> None:
         group_drawing(model(CHAIN), number)
 
 
-@pytest.fixture(scope="module")
-def detr(real_model: RealModel) -> Origins:
-    return origins(optimized(real_model("detr-resnet-50/model_quantized")), optimized=True)
-
-
 @pytest.mark.slow
-def test_detr_reshapes_after_onnxoptimizer(detr: Origins) -> None:
+def test_detr_after_onnxoptimizer(real_model: RealModel) -> None:
+    detr = origins(optimized(real_model("detr-resnet-50/model_quantized")), optimized=True)
     size = "Unsqueeze(Gather(Shape(...)))"
     assert groups(detr, "Reshape", "shape") == [
         "54x Concat([Unsqueeze(Mul), CONST, CONST])",
@@ -384,11 +380,7 @@ def test_detr_reshapes_after_onnxoptimizer(detr: Origins) -> None:
         "5x CONST",
         "4x Concat([Slice, CONST])",
     ]
-
-
-@pytest.mark.slow
-def test_detr_consumers_come_in_the_order_of_the_report(detr: Origins) -> None:
-    assert list(dict.fromkeys((group.op, group.input) for group in detr.groups)) == [
+    assert list(dict.fromkeys((group.op, group.input) for group in detr.groups)) == [  # in the order of the report
         ("Reshape", "shape"),
         ("Expand", "shape"),
         ("ConstantOfShape", "shape"),
@@ -399,16 +391,8 @@ def test_detr_consumers_come_in_the_order_of_the_report(detr: Origins) -> None:
         ("Resize", "scales"),
         ("Resize", "sizes"),
     ]
-
-
-@pytest.mark.slow
-def test_detr_repeats_by_the_batch_of_its_image(detr: Origins) -> None:
     tile = next(group for group in detr.groups if group.op == "Tile")
     assert tile.sources == (Source("pixel_values", "graph input", 1),)
-
-
-@pytest.mark.slow
-def test_detr_draws_its_three_largest_groups(detr: Origins) -> None:
     largest = sorted((group for group in detr.groups if group.expression != "CONST"), key=lambda g: -g.count)[:3]
     assert [drawing.title for drawing in detr.drawings] == [group.expression for group in largest]
 

@@ -10,7 +10,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 from builders import model_of
-from real_models import MODEL_NAMES
+from real_models import UNLIKE
 
 from graphkit.analysis import typical_sizes
 from graphkit.analysis.cost_changes import BeforeAndAfter, SizedModel
@@ -89,7 +89,7 @@ def test_a_mask_of_a_decoder_spans_past_and_new_tokens(model_file: Callable[[str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MODEL_NAMES)
+@pytest.mark.parametrize("name", UNLIKE)
 def test_models_run_at_typical_sizes(
     name: str, model_file: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
