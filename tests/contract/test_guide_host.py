@@ -104,11 +104,11 @@ def lowered(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return make
 
 
-TEXTS = {"marian-tiny": [5, 6, 7], "t5-tiny": [9], "whisper": [], "gpt2": [], "gemma3": [], "qwen2-tiny": []}
+TEXTS = {"t5-tiny": [9], "whisper": [], "gemma3": [], "qwen2-tiny": []}
 
 
 @pytest.mark.cases("qwen2-tiny")
-@pytest.mark.parametrize("name", params(TEXTS, slow=["marian-tiny", "t5-tiny", "gemma3", "gpt2"]))
+@pytest.mark.parametrize("name", params(TEXTS, slow=["t5-tiny", "whisper", "gemma3"]))
 def test_a_decoder_gets_what_the_reference_host_feeds(name: str, lowered: Callable[[str], Path]) -> None:
     """From the first token to the last place, where a state has no slot for what is new."""
     out = lowered(name)
@@ -123,24 +123,21 @@ def test_a_decoder_gets_what_the_reference_host_feeds(name: str, lowered: Callab
 
 
 @pytest.mark.slow
-def test_any_end_token_ends_it(tmp_path: Path) -> None:
+def test_any_end_token_ends_it(lowered: Callable[[str], Path], tmp_path: Path) -> None:
+    first, second = compare(lowered("qwen2-tiny"), [], [3, 4], 2)
     folder = export("qwen2-tiny", tmp_path / "export")
-    lower_folder(folder, tmp_path / "out", OPTIONS)
-    first, second = compare(tmp_path / "out", [], [3, 4], 2)
     (folder / "config.json").write_text(f'{{"eos_token_id": [249, {second}]}}')
     lower_folder(folder, tmp_path / "ended", OPTIONS)
     assert compare(tmp_path / "ended", [], [3, 4], 9) == [first, second]
     assert f"| `end` | 249, {second} |" in (tmp_path / "ended" / "HOST.md").read_text()
 
 
-@pytest.mark.cases("ids0-clip by its end", "ids1-clip by its end")
+@pytest.mark.cases("clip by its end")
 @pytest.mark.parametrize("name", ["clip", "clip by its end"])
-@pytest.mark.parametrize("ids", [[5], [97, 8, 98, 8], [98, 3, 98, 7, 7, 90, 98]])
-def test_a_text_encoder_gets_what_the_reference_host_feeds(
-    name: str, ids: list[int], lowered: Callable[[str], Path]
-) -> None:
+def test_a_text_encoder_gets_what_the_reference_host_feeds(name: str, lowered: Callable[[str], Path]) -> None:
     out = lowered(name)
-    compare(out, ids, [], 0)
+    for ids in ([5], [97, 8, 98, 8], [98, 3, 98, 7, 7, 90, 98]):
+        compare(out, ids, [], 0)
     with pytest.raises(UsageError, match="out: it has no decoder, so that there is no loop"):
         write_lowered_loop("python", read_contract(out / "contract.json"), "out")
 

@@ -27,7 +27,6 @@ Plain = Any
 Place = tuple[str | int, ...]
 Run = Callable[..., tuple[object, str, str]]
 TEXTS = ("meaning", "loop", "positions", "words", "reason", "graphkit")  # for people
-SEEDS = (0, pytest.param(1, marks=pytest.mark.slow))
 HUGE = (1 << 53, (1 << 53) - 1, 10**30)
 GENERATION = {"eos_token_id": 0, "num_beams": 4, "max_length": 30, "bad_words_ids": [[3]], "forced_eos_token_id": 0}
 RECURRENT = """<ir_version: 8, opset_import: ["" : 17]>
@@ -52,7 +51,7 @@ def described(export: Path, out: Path) -> None:
 
 def translating(export: Path, out: Path) -> None:
     """A bundle of an encoder and a decoder."""
-    (unpacked("marian-tiny", export) / "generation_config.json").write_text(json.dumps(GENERATION))
+    (unpacked("t5-tiny", export) / "generation_config.json").write_text(json.dumps(GENERATION))
     bundle_folder(export, out, BundleOptions(max_cache=9, max_source=7, batch=2))
 
 
@@ -69,7 +68,8 @@ def lowered(export: Path, out: Path) -> None:
 def stacked(export: Path, out: Path) -> None:
     """The same with stacked caches, another floor and two sequences, which is not proven."""
     options = LowerOptions(max_cache_len=5, kv_layout="stacked", batch=2, mask_floor=-300.0, pad=7, verify=False)
-    (unpacked("qwen2-tiny", export) / "generation_config.json").write_text(json.dumps(GENERATION))
+    export = saved(small_pipelines.decoder(small_pipelines.FILLED), export)
+    (export / "generation_config.json").write_text(json.dumps(GENERATION))
     lower_folder(export, out, options)
 
 
@@ -79,7 +79,7 @@ def lowered_translation(export: Path, out: Path) -> None:
     lower_folder(unpacked("t5-tiny", export), out, options)
 
 
-QUICK, SLOW = (causal, described, recurrent, lowered), (translating, stacked, lowered_translation)
+QUICK, SLOW = (causal, described, recurrent, lowered), (stacked, translating, lowered_translation)
 
 
 @pytest.fixture(scope="module")
@@ -194,16 +194,15 @@ def check(run: Run, export: Path, folder: Path, documents: Iterator[Plain]) -> i
     return count
 
 
-@pytest.mark.cases("described-0", "recurrent-0")
+@pytest.mark.cases("described", "recurrent")
 @pytest.mark.usefixtures("made_once")
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("maker", QUICK)
-def test_an_edited_leaf_is_refused(maker: Any, seed: int, folders: Any, run: Run, tmp_path: Path) -> None:
+def test_an_edited_leaf_is_refused(maker: Any, folders: Any, run: Run, tmp_path: Path) -> None:
     export, out = folders(maker)
     folder = Path(shutil.copytree(out, tmp_path / "out"))
     (file,) = (folder / name for name in ("contract.json", "bundle.json") if (folder / name).is_file())
     text = file.read_text()
-    assert check(run, export, folder, sampled(json.loads(text), seed, 10)) > 5
+    assert check(run, export, folder, sampled(json.loads(text), 0, 10)) > 5
     file.write_text(resealed(json.loads(text)))
     assert run("verify", export, folder)[0] in (0, None)
 
@@ -222,23 +221,20 @@ def made_once(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(verify_folder, name, again)
 
 
-SMALL = ("options", "generation", "tokens", "sizes")  # parts that are changed in all ways, others in one that is drawn
+SMALL = ("options", "generation", "tokens", "sizes")  # parts of which each place is changed, of others some
 PROVEN = ("files", "proof")  # parts that are compared when the proof has passed, which takes a second or more
-MOST, MOST_PROVEN = (
-    {True: 400, False: 100},
-    {True: 24, False: 6},
-)  # places of other parts, and of these, by whether quick
+MOST, MOST_PROVEN = 40, 4  # places of other parts, and of these
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("made_once")
 @pytest.mark.parametrize("maker", [*QUICK, *SLOW])
 def test_every_edited_leaf_is_refused(maker: Any, folders: Any, run: Run, tmp_path: Path) -> None:
-    """Each leaf of a small contract; of a large one, whose export takes a second to read, as many as are drawn."""
+    """As many as are drawn, each in one way that is."""
     export, out = folders(maker)
     folder, rng = Path(shutil.copytree(out, tmp_path / "out")), random.Random(7)
     plain = json.loads(next(folder.glob("*.json")).read_text())
-    known, is_quick = list(places(plain)), maker in QUICK
+    known = list(places(plain))
 
     def drawn(found: list[Place], most: int) -> Iterator[Plain]:
         for place in found if len(found) <= most else rng.sample(found, most):
@@ -247,11 +243,11 @@ def test_every_edited_leaf_is_refused(maker: Any, folders: Any, run: Run, tmp_pa
     def documents() -> Iterator[Plain]:
         for place in known:
             if place[0] in SMALL:
-                yield from edits(plain, place) if is_quick else [rng.choice(list(edits(plain, place)))]
-        yield from drawn([place for place in known if place[0] not in (*SMALL, *PROVEN)], MOST[is_quick])
-        yield from drawn([place for place in known if place[0] in PROVEN], MOST_PROVEN[is_quick])
+                yield rng.choice(list(edits(plain, place)))
+        yield from drawn([place for place in known if place[0] not in (*SMALL, *PROVEN)], MOST)
+        yield from drawn([place for place in known if place[0] in PROVEN], MOST_PROVEN)
 
-    assert check(run, export, folder, documents()) > 100
+    assert check(run, export, folder, documents()) > 40
 
 
 OF_RUNS = {"verify", "provider", "overwrite", "limits", "time"}  # options that change nothing of what is written

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,6 @@ from onnx import numpy_helper
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
-from graphkit.equivalence.originals import Originals
 from graphkit.hosts.bundle_host import Bundle
 from graphkit.hosts.numpy_host import Host
 from graphkit.verify.bundle_verifier import verify_bundle
@@ -34,10 +34,8 @@ def export(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("slots", [10, pytest.param(SLOTS, marks=pytest.mark.slow)])
-def test_a_bundle_gives_the_tokens_of_pytorch(slots: int, export: Path, tmp_path: Path) -> None:
-    """As many as there are slots for, which is all of them in the larger bundle."""
-    report = bundle_folder(export, tmp_path / "out", BundleOptions(max_cache=slots))
+def test_a_bundle_gives_the_tokens_of_pytorch(export: Path, tmp_path: Path) -> None:
+    report = bundle_folder(export, tmp_path / "out", BundleOptions(max_cache=SLOTS))
     assert report.proof is not None
     assert report.proof.findings() == ()
     assert report.proof.passed
@@ -46,21 +44,11 @@ def test_a_bundle_gives_the_tokens_of_pytorch(slots: int, export: Path, tmp_path
         bundle, tokens = Bundle(tmp_path / "out"), list[int]()
         ids = np.array([case["prompt"]])
         logits = bundle.run("prefill", input_ids=ids, attention_mask=np.ones_like(ids))["logits"]
-        expected = case["tokens"][: slots - len(case["prompt"])]
-        assert expected
-        for _ in expected:
+        for _ in case["tokens"]:
             tokens.append(int(logits[0, -1].argmax()))
             ids = np.array([tokens[-1:]])
             logits = bundle.run("step", input_ids=ids, attention_mask=np.ones_like(ids))["logits"]
-        assert tokens == expected
-
-
-@pytest.mark.slow
-def test_rows_of_a_batch_give_what_they_give_alone(export: Path, tmp_path: Path) -> None:
-    report = bundle_folder(export, tmp_path / "out", BundleOptions(max_cache=SLOTS, batch=3))
-    assert report.proof is not None
-    assert report.proof.passed
-    assert max(run.rows for run in report.proof.runs) == 3
+        assert tokens == case["tokens"]
 
 
 @pytest.mark.slow
@@ -80,20 +68,19 @@ def test_lowered_models_give_the_tokens_of_pytorch(export: Path, tmp_path: Path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", ["prefill.onnx", "step.onnx"])
-def test_a_wrong_method_is_caught(file: str, export: Path, tmp_path: Path) -> None:
+def test_a_wrong_method_is_caught(export: Path, tmp_path: Path) -> None:
     """A scale of a layer norm, in one of the two models alone."""
     bundle_folder(export, tmp_path / "out", BundleOptions(max_cache=SLOTS, verify=False))
-    pipeline = find_pipeline(export)
-    originals = Originals(None, pipeline.first, pipeline.step)
-    assert verify_bundle(originals, tmp_path / "out", exact=False).passed
-    proto = onnx.load(tmp_path / "out" / file, load_external_data=True)
-    tensor = next(each for each in proto.graph.initializer if list(each.dims) == [16])
-    tensor.CopyFrom(
-        numpy_helper.from_array(numpy_helper.to_array(tensor) * np.float32(1.1) + np.float32(0.1), tensor.name)
-    )
-    onnx.save(proto, tmp_path / "out" / file)
-    assert not verify_bundle(originals, tmp_path / "out", exact=False).passed
+    originals = find_pipeline(export).originals
+    for file in ("prefill.onnx", "step.onnx"):
+        folder = Path(shutil.copytree(tmp_path / "out", tmp_path / file))
+        proto = onnx.load(folder / file, load_external_data=True)
+        tensor = next(each for each in proto.graph.initializer if list(each.dims) == [16])
+        tensor.CopyFrom(
+            numpy_helper.from_array(numpy_helper.to_array(tensor) * np.float32(1.1) + np.float32(0.1), tensor.name)
+        )
+        onnx.save(proto, folder / file)
+        assert not verify_bundle(originals, folder, exact=False).passed
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ import onnxruntime
 import psutil
 import pytest
 from bundles import decoder, saved
-from large_models import WORDS, completed, export_of
+from large_models import completed, export_of
 
 from graphkit.contract.host_contract import Generation
 from graphkit.deploy.lower import lower_folder
@@ -105,14 +105,13 @@ def slow(*values: object) -> object:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("words", "slots"), [(32_000, 2_048), slow(128_256, 4_096)])
-def test_a_bundle_of_many_words_is_proven(words: int, slots: int, tmp_path: Path) -> None:
-    export = saved(decoder(words=words, positions=slots), tmp_path / "export")
+def test_a_bundle_of_many_words_is_proven(tmp_path: Path) -> None:
+    export = saved(decoder(words=32_000, positions=4_096), tmp_path / "export")
     report = bundle_folder(export, tmp_path / "out")
     assert report.proof is not None
     assert report.proof.findings() == ()
-    assert report.overview.contract.lengths[0].most == min(slots, 2_048)
-    assert {run.prompt for run in report.proof.runs if not run.optimized} >= {1, 4, min(slots, 2_048) - 1}
+    assert report.overview.contract.lengths[0].most == 2_048
+    assert {run.prompt for run in report.proof.runs if not run.optimized} >= {1, 4, 2_047}
     assert {"steps of several tokens", "the logits of the last two tokens"} <= report.proof.checks.keys()
     assert generated(tmp_path / "out", export) == greedy(export, NEW, IDS)
 
@@ -122,11 +121,7 @@ def test_a_bundle_of_many_words_is_proven(words: int, slots: int, tmp_path: Path
     ("command", "says"),
     [
         (("fold", "MODEL", "-o", "OUT"), "Proven bit for bit at every size"),
-        slow(("fold", "MODEL", "-o", "OUT", "--fuse"), "Proven in exact arithmetic at every size"),
-        slow(("convert-opset", "MODEL", "-o", "OUT", "--to", "21"), "Proven bit for bit at every size"),
-        slow(("verify", "MODEL", "MODEL"), "Proven bit for bit at every size"),
         slow(("compare", "MODEL", "MODEL"), "All agree within 0.0001"),
-        (("diff", "MODEL", "MODEL"), "Nothing differs"),
         (("report", "MODEL"), "KV cache"),
         slow(("lower", "MODEL", "-o", "OUT"), "host and models give what the originals give"),
     ],
@@ -142,25 +137,16 @@ def test_a_workflow_takes_many_words(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gpt2-tiny", slow("marian-tiny"), slow("t5-tiny")])
-def test_a_merged_decoder_of_many_words_is_split(name: str, enlarged: ExportOf, run: Run, tmp_path: Path) -> None:
-    code, out, _ = run(
-        "split-merged", enlarged(name, 32_000, 4_096) / "decoder_model_merged.onnx", "-o", tmp_path / "out"
-    )
+def test_a_merged_decoder_of_many_words_is_split(enlarged: ExportOf, run: Run, tmp_path: Path) -> None:
+    merged = enlarged("t5-tiny", 32_000, 4_096) / "decoder_model_merged.onnx"
+    code, out, _ = run("split-merged", merged, "-o", tmp_path / "out")
     assert code == 0, out
     for file in ("decoder_model.onnx", "decoder_with_past_model.onnx"):
         assert f"{file}: proven bit for bit at every size" in " ".join(out.split())
 
 
-SIZES = ((32_000, 4_096, "tensor-scatter"), (128_256, 2_048, "scatter-nd"))
-HOSTED = sorted({*WORDS} - {"whisper-tiny"})
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "words", "slots"),
-    [(name, SIZES[place % 2][0], slots) for place, name in enumerate(HOSTED) for slots in (64, SIZES[place % 2][1])],
-)
+@pytest.mark.parametrize(("name", "words", "slots"), [("qwen2-tiny", 32_000, 2_048), ("t5-tiny", 128_256, 64)])
 @pytest.mark.filterwarnings("ignore::graphkit.errors.UnprovenWarning")
 def test_a_host_of_many_words_chooses_the_tokens_of_the_export(
     name: str, words: int, slots: int, enlarged: ExportOf, tmp_path: Path
@@ -175,7 +161,8 @@ def test_a_host_of_many_words_chooses_the_tokens_of_the_export(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "words", "slots", "update"), [(name, *SIZES[place % 2]) for place, name in enumerate(WORDS)]
+    ("name", "words", "slots", "update"),
+    [("t5-tiny", 32_000, 4_096, "tensor-scatter"), ("qwen2-tiny", 128_256, 2_048, "scatter-nd")],
 )
 def test_an_export_of_many_words_is_bundled_and_proven_again(
     name: str, words: int, slots: int, update: Update, enlarged: ExportOf, tmp_path: Path
@@ -223,19 +210,11 @@ def graphkit_run(*words: object) -> tuple[str, float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "files", "folds"),
-    [
-        ("gemma-270m", ["model"], "model"),
-        ("opus-mt-en-fr", ["encoder_model", "decoder_model_merged"], "decoder_model_merged"),
-    ],
-)
-def test_a_model_of_real_size_goes_through_all_that_its_user_does(
-    name: str, files: list[str], folds: str, tmp_path: Path
-) -> None:
-    export, out = completed(name, files, tmp_path / "export"), tmp_path / "out"
+def test_a_model_of_real_size_goes_through_all_that_its_user_does(tmp_path: Path) -> None:
+    files, out = ["encoder_model", "decoder_model_merged"], tmp_path / "out"
+    export = completed("opus-mt-en-fr", files, tmp_path / "export")
     commands = {
-        "fold": (export / f"{folds}.onnx", "-o", tmp_path / "folded.onnx"),
+        "fold": (export / "decoder_model_merged.onnx", "-o", tmp_path / "folded.onnx"),
         "bundle": (export, "-o", out),
         "verify": (export, out),
     }

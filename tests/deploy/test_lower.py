@@ -14,7 +14,7 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from real_models import MODELS, PIPELINES, params, unpacked
+from real_models import MODELS, params, unpacked
 from small_pipelines import FILLED, decoder, half, saved
 
 from graphkit.cli import app
@@ -33,7 +33,7 @@ OPTIONS = LowerOptions(src_len=6, max_cache_len=5)
 BATCHES = {"t5-tiny": 2}
 
 
-@pytest.fixture(scope="module", params=params(["small", *PIPELINES], slow=PIPELINES))
+@pytest.fixture(scope="module", params=params(["small", "t5-tiny"], slow=["t5-tiny"]))
 def lowered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, LowerReport]:
     folder = tmp_path_factory.mktemp("models") / request.param
     source = saved(decoder(FILLED), folder) if request.param == "small" else unpacked(request.param, folder)
@@ -65,12 +65,11 @@ def test_the_report_says_the_sizes_and_the_tokens_that_nobody_does(lowered: tupl
 
 
 def test_the_proof_says_when_tokens_tell_nothing(lowered: tuple[Path, Path, LowerReport]) -> None:
-    source, _, report = lowered
+    _, _, report = lowered
     assert report.proof is not None
     note = "The original chooses one token all the way: here equal tokens tell nothing, and logits do."
     tell_nothing = {run.tokens for run in report.proof.runs} == {1}
     assert tell_nothing == (note in report.proof.notes)
-    assert tell_nothing or source.name != "marian-tiny"  # its bias decides everything
 
 
 def test_all_shapes_are_fixed_and_nothing_takes_token_ids(lowered: tuple[Path, Path, LowerReport]) -> None:
@@ -191,7 +190,7 @@ def replay(lowered: tuple[Path, Path, LowerReport]) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("length", [4, *(pytest.param(length, marks=pytest.mark.slow) for length in (1, 6))])
+@pytest.mark.parametrize("length", [1, 6])
 def test_the_host_in_cpp_feeds_the_same_bytes(
     length: int, lowered: tuple[Path, Path, LowerReport], replay: Path, tmp_path: Path
 ) -> None:
@@ -208,9 +207,14 @@ def test_it_does_where_the_logits_are_float16(tmp_path: Path) -> None:
 
 
 RULES = (
-    {"forced_bos_token_id": 2, "begin_suppress_tokens": [5, 1], "forced_eos_token_id": 0, "max_length": 6},
+    {
+        "forced_bos_token_id": 2,
+        "begin_suppress_tokens": [5, 1],
+        "forced_eos_token_id": 0,
+        "max_length": 6,
+        "min_new_tokens": 4,
+    },
     {"suppress_tokens": [1, 4, 999], "min_length": 5, "bad_words_ids": [[2]], "max_new_tokens": 5},
-    {"suppress_tokens": [6], "begin_suppress_tokens": [3], "min_new_tokens": 4, "max_length": 7},
 )
 
 

@@ -34,7 +34,6 @@ PLAIN = str(Path(__file__).parents[1] / "targets" / "plain-npu.toml")
 TEXT = LowerOptions(target=PLAIN, src_len=16)
 SOUND = LowerOptions(target=PLAIN, dims=(("input_features_1", 41),))
 CLOSE = 2e-5
-pytestmark = pytest.mark.examples
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -67,22 +66,20 @@ def at_most(array: np.ndarray, axis: int, length: int) -> np.ndarray:
     return np.pad(array, [(0, length - size if at == axis else 0) for at, size in enumerate(array.shape)])
 
 
-@pytest.mark.parametrize("size", [pytest.param("size1", marks=pytest.mark.slow), "size2"])
-def test_a_mask_whose_ones_pad_gives_what_pytorch_gives(size: str, tmp_path: Path) -> None:
+def test_a_mask_whose_ones_pad_gives_what_pytorch_gives(tmp_path: Path) -> None:
     assert passed(lowered("padding-true", tmp_path))
     host = Host(tmp_path / "out", unchecked=True)
-    for inputs, expected in rows_of("padding-true", size):
+    for inputs, expected in (*rows_of("padding-true", "size1"), *rows_of("padding-true", "size2")):
         valid = int(np.logical_not(inputs["src_key_padding_mask"]).sum())
         (found,) = host.start(inputs["input_ids"][0, :valid].tolist()).values()
         np.testing.assert_allclose(found[0], expected, atol=CLOSE, rtol=0)
 
 
-@pytest.mark.parametrize("size", ["size1", pytest.param("size2", marks=pytest.mark.slow)])
-def test_what_belongs_to_the_tokens_is_as_long_as_they_are(size: str, tmp_path: Path) -> None:
+def test_what_belongs_to_the_tokens_is_as_long_as_they_are(tmp_path: Path) -> None:
     """`bbox` has a dim of another name, which nodes broadcast with that of the tokens."""
     assert passed(lowered("layoutlm", tmp_path))
     host = Host(tmp_path / "out", unchecked=True)
-    for inputs, expected in rows_of("layoutlm", size):
+    for inputs, expected in (*rows_of("layoutlm", "size1"), *rows_of("layoutlm", "size2")):
         valid = int(inputs["attention_mask"].sum())
         boxes = at_most(inputs["bbox"], 1, 16)
         (found,) = host.start(inputs["input_ids"][0, :valid].tolist(), {"bbox": boxes}).values()
@@ -90,14 +87,13 @@ def test_what_belongs_to_the_tokens_is_as_long_as_they_are(size: str, tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", ["size1", "size2"])
-def test_a_mask_of_patches_counts_patches(size: str, tmp_path: Path) -> None:
+def test_a_mask_of_patches_counts_patches(tmp_path: Path) -> None:
     """The caller gives it: how many tokens the decoder has says nothing of it."""
     assert passed(lowered("pix2struct", tmp_path))
     (method,) = read_contract(tmp_path / "out" / "contract.json").methods
     assert method.became["attention_mask"] == "attention_mask"
     host = Host(tmp_path / "out", unchecked=True)
-    for inputs, expected in rows_of("pix2struct", size):
+    for inputs, expected in (*rows_of("pix2struct", "size1"), *rows_of("pix2struct", "size2")):
         ids = inputs.pop("decoder_input_ids")[0].tolist()
         (found,) = host.start(ids, inputs).values()
         np.testing.assert_allclose(found[0, : len(ids)], expected, atol=CLOSE, rtol=0)
@@ -113,37 +109,27 @@ def test_a_mask_of_patches_that_counts_tokens_fails_the_proof(monkeypatch: pytes
     assert [run.length for run in report.proof.runs if run.failure][:2] == [1, 2]
 
 
-@pytest.mark.parametrize("name", ["padding-true", pytest.param("layoutlm", marks=pytest.mark.slow)])
-def test_a_wrong_polarity_fails_the_proof(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_wrong_polarity_fails_the_proof(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The oracle looks for the elements that hide by running the original, not in its nodes."""
     opposite = {"keeps": "pads", "pads": "keeps"}
     monkeypatch.setattr(roles, "find_polarity", lambda mask: opposite[str(find_polarity(mask))])
     monkeypatch.setattr("graphkit.deploy.lower.check_padding", lambda *_: None)
-    assert not passed(lowered(name, tmp_path))
+    assert not passed(lowered("padding-true", tmp_path))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "strides"), [("parakeet", (1, 2, 4)), pytest.param("seamless", (1, 8), marks=pytest.mark.slow)]
-)
-def test_each_mask_of_a_sound_counts_what_its_strides_leave(
-    name: str, strides: tuple[int, ...], tmp_path: Path
-) -> None:
-    report = lowered(name, tmp_path, SOUND)
-    assert passed(report), report.findings()
-    host = Host(tmp_path / "out", unchecked=True)
-    for inputs, expected in rows_of(name, "size2"):
-        valid, features = int(inputs["attention_mask"].sum()), inputs["input_features"]
-        (found,) = host.start([valid], {"input_features": features}).values()
-        count = -(-valid // strides[-1])
-        np.testing.assert_allclose(found[0, :count], expected[:count], atol=CLOSE, rtol=0)
-    assert all(len(host.start([n], {"input_features": features})) == 1 for n in (1, 24, 30, 41))
-
-
-@pytest.mark.slow
-def test_a_shorter_sound_gives_what_it_gives_alone_or_is_refused(tmp_path: Path) -> None:
+def test_each_mask_of_a_sound_counts_what_its_strides_leave(tmp_path: Path) -> None:
     """The adaptor of 8 frames reads across the end of the sound; zeros make Parakeet NaN in onnxruntime."""
     reports = {name: lowered(name, tmp_path / name, SOUND) for name in ("seamless", "parakeet")}
+    for name, stride in (("parakeet", 4), ("seamless", 8)):
+        assert passed(reports[name]), reports[name].findings()
+        host = Host(tmp_path / name / "out", unchecked=True)
+        for inputs, expected in rows_of(name, "size2"):
+            valid, features = int(inputs["attention_mask"].sum()), inputs["input_features"]
+            (found,) = host.start([valid], {"input_features": features}).values()
+            count = -(-valid // stride)
+            np.testing.assert_allclose(found[0, :count], expected[:count], atol=CLOSE, rtol=0)
+        assert all(len(host.start([n], {"input_features": features})) == 1 for n in (1, 24, 30, 41))
     told = [report.proof.proven() for report in reports.values() if report.proof is not None]
     assert [("It takes sounds of 41 places" in words) for words in told] == [True, False]
     (inputs, expected), host = rows_of("parakeet", "size1")[0], Host(tmp_path / "parakeet" / "out", unchecked=True)

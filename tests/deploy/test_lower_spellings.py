@@ -38,7 +38,6 @@ from graphkit.verify.lowering_verifier import verify_lowering
 
 PLAIN = str(Path(__file__).parents[1] / "targets" / "plain-npu.toml")
 OPTIONS = LowerOptions(target=PLAIN, src_len=6, max_cache_len=5)
-pytestmark = pytest.mark.examples
 
 
 def slow(*values: object) -> list[object]:
@@ -399,7 +398,7 @@ CHOICES = {
 }
 
 
-@pytest.mark.parametrize("target", ["ethos-u65", *slow("mediatek-litert", "mt8371", "generic-npu")])
+@pytest.mark.parametrize("target", ["ethos-u65", *slow("generic-npu")])
 @pytest.mark.parametrize("chosen", CHOICES.values(), ids=CHOICES)
 def test_a_choice_by_padding_alone_is_a_product_with_what_the_host_makes(
     chosen: str, target: str, tmp_path: Path
@@ -436,7 +435,7 @@ RECIPROCAL, QUOTIENT = "Reciprocal (root)", "Div (unit, root)"
     [
         ("ethos-u65", RECIPROCAL),
         ("rk3588", QUOTIENT),
-        *slow(("ethos-u65", QUOTIENT), ("rk3588", RECIPROCAL), ("qnn-htp", RECIPROCAL), ("qnn-htp", QUOTIENT)),
+        *slow(("rk3588", RECIPROCAL), ("qnn-htp", QUOTIENT)),
     ],
 )
 def test_a_norm_has_its_constants_on_the_right_and_no_root_of_its_own(factor: str, target: str, tmp_path: Path) -> None:
@@ -544,9 +543,7 @@ def floats(folder: Path) -> list[np.ndarray]:
 
 
 @pytest.mark.cases("<lambda>1-ethos-u85")
-@pytest.mark.parametrize(
-    "target", ["ethos-u85", *slow("generic-npu", "ethos-u65", "qnn-htp", "rk3588", "mediatek-litert")]
-)
+@pytest.mark.parametrize("target", ["ethos-u85", *slow("generic-npu")])
 @pytest.mark.parametrize("make", [lambda: decoder(FILLED), lambda: encoder(TEXT, TABLE, CAUSAL)])
 def test_masks_for_targets_that_take_8_bits_keep_a_scale(
     target: str, make: Callable[[], onnx.ModelProto], tmp_path: Path
@@ -589,8 +586,7 @@ BIASED = """
     [
         (3.0, -100.0),
         (40.0, -1e9),
-        *slow((3.0, -1e9), (40.0, -100.0)),
-        *slow(*((slope, floor) for slope in (3.0, 40.0) for floor in (-5000.0, -255.0, -50.0))),
+        *slow((40.0, -100.0), (3.0, -50.0), (40.0, -5000.0)),
     ],
 )
 def test_a_mask_with_a_bias_has_its_shape_at_any_floor(floor: float, slope: float, tmp_path: Path) -> None:
@@ -606,9 +602,8 @@ def test_a_mask_with_a_bias_has_its_shape_at_any_floor(floor: float, slope: floa
     assert ports["attention_bias"] == ((1, 1, 6), "source_mask")
 
 
-@pytest.mark.parametrize("seed", [0, *slow(1)])
-def test_a_floor_of_100_changes_no_bit_of_float_results(seed: int, tmp_path: Path) -> None:
-    tokens = np.random.default_rng(seed).integers(0, VOCABULARY, 5).tolist()
+def test_a_floor_of_100_changes_no_bit_of_float_results(tmp_path: Path) -> None:
+    tokens = np.random.default_rng(0).integers(0, VOCABULARY, 5).tolist()
     logits = {}
     for floor in (-1e9, -100.0):
         options = replace(OPTIONS, mask_floor=floor, verify=False)

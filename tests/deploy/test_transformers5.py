@@ -316,7 +316,6 @@ def test_a_bundle_of_several_models_is_proven_against_its_export(name: str, tmp_
     bundled(unpacked_export(name, tmp_path / "export"), tmp_path / "bundle", batch=1, verify=True)
 
 
-@pytest.mark.examples
 @pytest.mark.parametrize(
     ("name", "slots"),
     [

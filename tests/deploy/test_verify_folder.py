@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -80,13 +79,6 @@ def translation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def with_a_word(folder: Path) -> None:
-    """Change a model, and nothing that it computes."""
-    model = onnx.load(folder / "cross_kv.onnx")
-    model.graph.doc_string = "word"
-    onnx.save(model, folder / "cross_kv.onnx")
-
-
 def with_another_end(folder: Path) -> None:
     """Change the last row of a table, which no run may read."""
     path = folder / "encoder.inputs_embeds.bin"
@@ -113,21 +105,12 @@ def test_a_failed_proof_records_nothing_as_proven(cause: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        (with_a_word, "gives another cross_kv.onnx"),
-        (with_another_end, "gives another encoder.inputs_embeds.bin"),
-    ],
-)
-def test_a_changed_folder_has_no_proven_outputs(
-    change: Callable[[Path], None], reason: str, translation: Path, tmp_path: Path
-) -> None:
+def test_a_changed_folder_has_no_proven_outputs(translation: Path, tmp_path: Path) -> None:
     out = Path(shutil.copytree(translation / "out", tmp_path / "out"))
-    change(out)
+    with_another_end(out)
     proof = verify_folder(translation / "export", out, FolderOptions(record=True))
     assert proof.stages == ()
-    assert any(reason in note for note in proof.notes)
+    assert any("gives another encoder.inputs_embeds.bin" in note for note in proof.notes)
     assert read_contract(out / "contract.json").proof.proven == {}
 
 

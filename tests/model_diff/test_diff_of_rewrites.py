@@ -129,14 +129,13 @@ def test_what_a_pass_does_is_told(kind: type[Pass]) -> None:
 @pytest.mark.slow
 def test_an_edit_of_a_real_model_is_all_that_is_told(model_file: Callable[[str], Path]) -> None:
     model = load(model_file("marian-tiny/encoder_model"))
-    for number, node in enumerate(model.proto.graph.node):
-        if node.op_type not in ("Add", "Mul", "Sub"):
-            continue
+    numbers = [at for at, node in enumerate(model.proto.graph.node) if node.op_type in ("Add", "Mul", "Sub")]
+    for number in numbers[::20]:
+        node = model.proto.graph.node[number]
         proto = onnx.ModelProto()
         proto.CopyFrom(model.proto)
-        new = "Div" if node.op_type != "Div" else "Mul"
-        proto.graph.node[number].op_type = new
+        proto.graph.node[number].op_type = "Div"
         found = diff(model, model.with_proto(proto))
         assert [each.node for each in found.nodes.changed] == [node.name]
         assert (found.nodes.removed, found.nodes.added, found.weights) == ((), (), ())
-        assert str(found.nodes.changed[0].changes[0]) == f"operator: {node.op_type} -> {new}"
+        assert str(found.nodes.changed[0].changes[0]) == f"operator: {node.op_type} -> Div"

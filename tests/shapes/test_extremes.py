@@ -95,10 +95,3 @@ def test_numbers_at_the_ends_of_dtypes(operator: str) -> None:
 def test_numbers_that_are_made_of_sizes(operator: str) -> None:
     listed = list(of_sizes(operator, 0, how_many(1, 2)))[:: how_many(2, 1)]
     assert not (wrong := checked(listed, has_sizes=True)[2]), wrong[0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("operator", OPERATORS)
-def test_many_numbers(operator: str) -> None:
-    assert not (wrong := checked(list(cases(operator, 1, 60)), has_sizes=False)[2]), wrong[0]
-    assert not (wrong := checked(list(of_sizes(operator, 1, 40)), has_sizes=True)[2]), wrong[0]

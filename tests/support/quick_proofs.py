@@ -1,4 +1,4 @@
-"""Lowerings that the quick suite proves by runs alone: the slow one repeats them with normal forms of each stage."""
+"""Lowerings that the quick suite proves by runs alone, the slow one with normal forms of each stage, too."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ __all__ = ["lower_by_runs"]
 
 
 def lower_by_runs(source: str | os.PathLike[str], output: str | os.PathLike[str], options: LowerOptions) -> LowerReport:
-    """Lower a folder or model; in the quick suite without the proof of its stages, on which no runs depend.
-
-    A test that calls it is marked `examples`, so that the slow suite repeats it.
-    """
+    """Lower a folder or model; in the quick suite without the proof of its stages, on which no runs depend."""
     with pytest.MonkeyPatch.context() as patch:
         if not how_many(0, 1):
             patch.setattr("graphkit.deploy.lower.prove_stages", lambda *_, **__: ())

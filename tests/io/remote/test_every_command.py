@@ -58,10 +58,6 @@ def test_the_list_has_every_command_that_reads_models() -> None:
     }
 
 
-def commands(*slow: str) -> list[object]:
-    return [pytest.param(name, marks=[pytest.mark.slow] if name in slow else []) for name in WORDS]
-
-
 @pytest.fixture(scope="module")
 def contents(model_file: Callable[[str], Path]) -> dict[str, bytes]:
     """Return the files of an export by name, and a merged decoder with its halves."""
@@ -105,7 +101,7 @@ def told(run: Command, name: str, model: str) -> tuple[object, str, str, dict[st
 
 
 @pytest.mark.cases(6)
-@pytest.mark.parametrize("name", commands(*SLOW))
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in WORDS])
 def test_what_a_command_says_of_a_url_is_what_it_says_of_the_file(place: Site, run: Command, name: str) -> None:
     model = MODELS.get(name, "model.onnx")
     if name == "split-merged":  # which copies what lies beside a file
@@ -118,10 +114,10 @@ def test_what_a_command_says_of_a_url_is_what_it_says_of_the_file(place: Site, r
     assert place.asked
 
 
-@pytest.mark.cases(14)
-@pytest.mark.parametrize("name", commands("survey"))
-@pytest.mark.parametrize("status", [404, 403])
-def test_a_fault_of_the_server_is_one_clear_error(place: Site, run: Command, name: str, status: int) -> None:
+@pytest.mark.cases(8)
+@pytest.mark.parametrize("name", WORDS)
+def test_a_fault_of_the_server_is_one_clear_error(place: Site, run: Command, name: str) -> None:
+    status = (404, 403)[[*WORDS].index(name) % 2]
     place.fault, place.status = "status", status
     model = f"{place.base}/model.onnx"
     code, said, errors, written = told(run, name, model)
