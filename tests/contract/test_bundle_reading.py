@@ -12,7 +12,6 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from real_models import params
 from test_contract_reader import setting
 
 from graphkit.analysis.bundle_overview import bundle_overview
@@ -23,7 +22,7 @@ from graphkit.workflows.output_schemas import schema_of
 
 BundleOf = Callable[[str], Path]
 Plain = Any
-NAMES = ("causal", "window", "marian-tiny", "whisper-tiny")
+NAMES = ("causal", "window", "whisper-tiny")
 SCHEMA = schema_of("bundle")
 STEP, INIT, REORDER = (("methods", place) for place in (1, 2, 3))  # of `causal`, whose methods begin with prefill
 KEY = "past_key_values.0.key"
@@ -234,8 +233,7 @@ def test_what_is_no_object_is_an_error(text: str, tmp_path: Path) -> None:
         read_bundle(tmp_path / "bundle.json")
 
 
-@pytest.mark.cases("causal", "window")
-@pytest.mark.parametrize("name", params(NAMES, slow=["marian-tiny"]))
+@pytest.mark.parametrize("name", NAMES)
 def test_a_bundle_comes_back_as_it_was(name: str, bundle_of: BundleOf, tmp_path: Path) -> None:
     contract = read_bundle(bundle_of(name) / "bundle.json")
     (tmp_path / "bundle.json").write_text(contract.to_json())
@@ -254,7 +252,7 @@ def test_an_output_that_no_memory_holds_is_an_error(plain: Plain, bundle_of: Bun
 # The schema
 
 
-@pytest.mark.parametrize("name", params(NAMES, slow=["marian-tiny"]))
+@pytest.mark.parametrize("name", NAMES)
 def test_every_bundle_fits_its_schema(name: str, bundle_of: BundleOf) -> None:
     jsonschema.validate(json.loads((bundle_of(name) / "bundle.json").read_text()), SCHEMA)
 
