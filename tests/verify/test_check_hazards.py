@@ -185,9 +185,7 @@ COMPLETE = {
     "cache-styles/anonymous": 1,
     "gpt2-tiny/decoder_model_merged": 2,
     "llama-int4/model": 3,
-    "marian-tiny/decoder_model_merged": 2,
     "nllb-tiny/decoder_model_quantized": 1,
-    "nllb-tiny/decoder_model_merged_quantized": 2,
     "patchtst/model": 2,
     "vit-qdq/model": 2,
     "whisper-tiny/decoder_model_merged": 2,
@@ -195,9 +193,7 @@ COMPLETE = {
 
 
 @pytest.mark.cases("bert-fill-mask", "llama-int4")
-@pytest.mark.parametrize(
-    "name", params(COMPLETE, slow=["marian-tiny/decoder_model_merged", "nllb-tiny/decoder_model_merged_quantized"])
-)
+@pytest.mark.parametrize("name", params(COMPLETE))
 def test_hazards_of_real_exports_are_confirmed(name: str, real_model: RealModel) -> None:
     made = real_model(name)
     found = check_hazards(made, hazards(made)).hazards

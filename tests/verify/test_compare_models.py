@@ -332,19 +332,6 @@ def bypass(output: str, kept: str) -> Callable[[onnx.GraphProto], None]:
     return edit
 
 
-def twice(output: str, again: str) -> Callable[[onnx.GraphProto], None]:
-    """Return an edit after which a node's operator is applied to its result once more, with one of its inputs."""
-
-    def edit(graph: onnx.GraphProto) -> None:
-        place = next(place for place, node in enumerate(graph.node) if output in node.output)
-        found = graph.node[place]
-        assert again in found.input
-        found.output[0] = "once"
-        graph.node.insert(place + 1, helper.make_node(found.op_type, ["once", again], [output], name="again"))
-
-    return edit
-
-
 def reweighted(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[onnx.GraphProto], None]:
     """Return an edit of an initializer."""
 
@@ -371,12 +358,6 @@ DECODER = "/model/decoder"
 FIRST = f"{DECODER}/layers.0"
 CROSS = f"{DECODER}/layers.3/encoder_attn"
 MARIAN: dict[str, tuple[str, Callable[[onnx.GraphProto], None], str, str]] = {
-    "bias removed": (
-        "with_past",
-        bypass("logits", "/lm_head/MatMul_output_0"),
-        "logits",
-        "constant offset: A adds its initializer 'final_logits_bias', and B does not.",
-    ),
     "padding mask dropped": (
         "first",
         bypass(f"{CROSS}/Add_output_0", f"{CROSS}/MatMul_output_0"),
@@ -384,36 +365,17 @@ MARIAN: dict[str, tuple[str, Callable[[onnx.GraphProto], None], str, str]] = {
         "padding leak: the two agree where 'encoder_attention_mask' masks nothing; padding changes what one of them "
         "computes.",
     ),
-    "positions twice": (
-        "first",
-        twice(f"{DECODER}/Add_4_output_0", f"{DECODER}/embed_positions/Gather_output_0"),
-        f"{DECODER}/Add_4_output_0",
-        "B adds positions (rows 0 to 3 of 'model.decoder.embed_positions.weight') twice, A once.",
-    ),
     "cache off by one": (
         "with_past",
         later_position,
         f"{DECODER}/embed_positions/Gather_output_0",
         "off by one: A looks up rows 3 to 6 of 'model.decoder.embed_positions.weight', B rows 4 to 7.",
     ),
-    "table transposed": (
-        "with_past",
-        reweighted("model.decoder.embed_positions.weight", lambda array: array.ravel(order="F").reshape(array.shape)),
-        f"{DECODER}/embed_positions/Gather_output_0",
-        "'model.decoder.embed_positions.weight' of B is not 'model.decoder.embed_positions.weight' of A: transposed: B "
-        "has the elements of A, stored column by column.",
-    ),
     "heads permuted": (
         "first",
         reweighted("onnx::MatMul_1468", lambda array: array.reshape(len(array), 4, -1)[:, ::-1].reshape(array.shape)),
         f"{FIRST}/self_attn/q_proj/MatMul_output_0",
         "permuted heads",
-    ),
-    "scale twice": (
-        "first",
-        twice(f"{FIRST}/self_attn/Mul_output_0", f"{FIRST}/self_attn/Constant_13_output_0"),
-        f"{FIRST}/self_attn/Mul_output_0",
-        f"scale: B is 0.707107 times A: B applies the Mul by '{FIRST}/self_attn/Constant_13_output_0' of A twice.",
     ),
 }
 

@@ -176,8 +176,7 @@ def test_both_branches_of_a_merged_decoder_are_proven(merged: Model, tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("branch", ["then_branch", "else_branch"])
-@pytest.mark.parametrize("number", [1.01, 1 - 1e-3])
+@pytest.mark.parametrize(("branch", "number"), [("then_branch", 1.01), ("else_branch", 1 - 1e-3)])
 def test_a_fault_in_a_branch_is_caught(
     branch: str, number: float, merged: Model, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -27,7 +27,7 @@ from graphkit.verify.deployment_proofs import BundleProof
 from graphkit.verify.rounding import in_float32
 
 TOLERANCE = 1e-2
-KEY, VALUE = "past_key_values.0.decoder.key", "past_key_values.0.decoder.value"
+KEY = "past_key_values.0.decoder.key"
 Bundled = tuple[Originals, Path]
 
 
@@ -109,21 +109,14 @@ def everywhere(change: Callable[[Edit], None]) -> Inject:
 
 FAULTS: dict[str, Inject] = {
     "slots one further on": graph("step.onnx", bad.further),
-    "the last slot is never used": graph("step.onnx", partial(bad.last_slot_twice, slots=16)),
-    "keys and values exchanged": graph("step.onnx", partial(bad.exchanged, one=KEY, other=VALUE)),
-    "states swapped": bad.swapped("step", KEY, VALUE),
-    "row 2 reads row 1": graph("step.onnx", partial(bad.a_row_reads, state=KEY, row=1, other=0)),
     "rows are not reordered": graph("reorder.onnx", partial(bad.not_reordered, state=KEY)),
     "a source mask of ones": graph("step.onnx", partial(bad.ones, name="encoder_attention_mask")),
-    "a source mask of ones at first": graph("encode.onnx", partial(bad.ones, name="attention_mask")),
-    "a source mask that is shifted": graph("step.onnx", partial(bad.shifted_mask, name="encoder_attention_mask")),
     "scores 1 % off": everywhere(partial(scores, op_type="Mul", number=1.01, at=1)),
     "scores are cut": everywhere(partial(scores, op_type="Min", number=2, at=1)),
     "padding is hidden by little": everywhere(partial(scores, op_type="Max", number=-4, at=1)),
     "logits 0.1 % off": everywhere(scaled),
     "logits rounded to quarters": everywhere(coarse),
 }
-QUICK = ("scores 1 % off",)
 
 
 def injected(bundled: Bundled, fault: str, output: Path) -> Bundled:
@@ -133,9 +126,7 @@ def injected(bundled: Bundled, fault: str, output: Path) -> Bundled:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "fault", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAULTS]
-)
+@pytest.mark.parametrize("fault", FAULTS)
 def test_a_wrong_bundle_is_caught(fault: str, bundled: Bundled, tmp_path: Path) -> None:
     proof = proof_of(injected(bundled, fault, tmp_path / "out"))
     assert [run for run in proof.runs if run.failure] or proof.checks["rows that are reordered"]

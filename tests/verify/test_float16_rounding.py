@@ -55,15 +55,7 @@ def proven(before: Path, after: Path, seed: int = 0) -> RewriteProof:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "seed"),
-    [
-        (QWEN2, 0),
-        *(pytest.param(name, seed, marks=pytest.mark.slow) for name in (QWEN2, T5) for seed in (1, 3)),
-        pytest.param(T5, 0, marks=pytest.mark.slow),
-        *(pytest.param("t5-tiny/decoder_with_past_model", seed, marks=pytest.mark.slow) for seed in (1, 3)),
-    ],
-)
+@pytest.mark.parametrize(("name", "seed"), [(QWEN2, 0), (T5, 1), ("t5-tiny/decoder_with_past_model", 3)])
 def test_a_fold_is_proven_at_edges_and_rows_of_zeros(
     name: str, seed: int, folded: Callable[[str], tuple[Path, Path]]
 ) -> None:
@@ -76,12 +68,11 @@ def test_a_fold_is_proven_at_edges_and_rows_of_zeros(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param(T5, marks=pytest.mark.slow), QWEN2])
 def test_it_is_not_without_the_comparison_in_float32(
-    name: str, folded: Callable[[str], tuple[Path, Path]], monkeypatch: pytest.MonkeyPatch
+    folded: Callable[[str], tuple[Path, Path]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(RoundingJudge, "explains", lambda *_, **__: False)
-    found = proven(*folded(name))
+    found = proven(*folded(QWEN2))
     assert "differ" in found.failures[0]
 
 
@@ -121,10 +112,7 @@ HALF = np.float16
 FAULTS = {
     T5: [
         Fault("rows of zeros attend to all", softmax_of(1), "y = Max (x, c)", {"c": HALF(-6e4)}),
-        Fault("they do in the last layer", softmax_of(3), "y = Max (x, c)", {"c": HALF(-6e4)}),
-        Fault("padding is hidden by little", softmax_of(1), "y = Max (x, c)", {"c": HALF(-20)}),
         Fault("large scores are cut", softmax_of(1), "y = Min (x, c)", {"c": HALF(30)}),
-        Fault("scores are scaled", softmax_of(3), "y = Mul (x, c)", {"c": HALF(0.9)}),
         Fault("a floor that overflows", softmax_of(1), "y = Add (x, c)", {"c": HALF(-np.inf)}),
         Fault("the mask shifts", named("encoder_attention_mask"), "p = Slice (x, s, e, a) q = Slice (x, z, s, a) "
               "y = Concat <axis = 1> (p, q)", {"s": [1], "e": [99999], "a": [1], "z": [0]}),
@@ -139,10 +127,6 @@ FAULTS = {
               {"c": np.int64(2048), "t": np.int64(64)}),
         Fault("positions past 2,048 are some off", named("position_ids"),
               "g = Greater (x, c) n = Add (x, t) y = Where (g, n, x)", {"c": np.int64(2048), "t": np.int64(3)}),
-        Fault("positions are one off", named("position_ids"), "y = Add (x, c)", {"c": np.int64(1)}),
-        Fault("positions past 1,000 are negative", named("position_ids"),
-              "g = Greater (x, c) n = Neg (x) y = Where (g, n, x)", {"c": np.int64(1000)}),
-        Fault("rows of zeros attend to all", softmax_of(0), "y = Max (x, c)", {"c": HALF(-100)}),
         Fault("scores are scaled", softmax_of(1), "y = Mul (x, c)", {"c": HALF(0.5)}),
         Fault("a value is cut", product_of(0), "y = Min (x, c)", {"c": HALF(0.5)}),
     ],

@@ -30,19 +30,15 @@ from graphkit.verify.rewrite_verifier import verify_rewrite
 ModelFile = Callable[[str], Path]
 COMPLETE = (
     "bert-fill-mask/model",
-    "cache-styles/anonymous",
     "cache-styles/bshd",
-    "cache-styles/past_0-2bhsd",
     "cache-styles/stacked",
     "cache-styles/static-cache",
     "gpt2-tiny/decoder_model_merged",
     "llama-int4/model",
-    "marian-tiny/decoder_model_merged",
     "patchtst/model",
     "search/beamsearch-gpt2",
     "search/loop-greedy",
     "vit-qdq/model",
-    "whisper-tiny/decoder_model_merged",
 )
 QUICK = {"bert-fill-mask/model", "cache-styles/bshd", "cache-styles/static-cache", "search/loop-greedy"}
 LINEAR = "g (float[batch, 3] x) => (float[batch, 2] y, float[batch, 3] z) { y = MatMul (x, w) z = Neg (x) }"

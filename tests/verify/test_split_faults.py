@@ -48,7 +48,7 @@ def folder(pair: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def quick_runs(request: pytest.FixtureRequest) -> None:
-    """Let the quick suite prove by runs alone; the slow one repeats it with the normal forms, which show nothing."""
+    """Let the quick suite prove by runs alone; the slow one does with the normal forms, too, which show nothing."""
     if not how_many(0, 1):
         request.getfixturevalue("runs_alone")
 
@@ -125,8 +125,7 @@ def test_a_pair_as_it_should_be_passes(merged: Model, folder: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("position", [16, pytest.param(31, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("name", "number"), [("first", 0), pytest.param("later", 1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("name", "number", "position"), [("first", 0, 16), ("later", 1, 31)])
 def test_positions_that_are_wrong_from_one_on(
     position: int, name: str, number: int, merged: Model, folder: Path
 ) -> None:
@@ -140,7 +139,6 @@ def test_positions_that_are_wrong_from_one_on(
 
 
 @pytest.mark.slow
-@pytest.mark.examples
 @pytest.mark.usefixtures("quick_runs")
 def test_a_row_of_the_embedding_that_no_run_reached(merged: Model, folder: Path) -> None:
     """Only the bytes tell, whatever ids are drawn: rows and their gradients are not compared."""
@@ -196,7 +194,6 @@ BROKEN: dict[str, tuple[dict[str, Edit], str]] = {
         for name, case in BROKEN.items()
     ],
 )
-@pytest.mark.examples
 @pytest.mark.usefixtures("quick_runs")
 def test_a_broken_contract_is_named(edits: dict[str, Edit], finding: str, merged: Model, folder: Path) -> None:
     found = proof(merged, folder, **edits)
@@ -206,7 +203,6 @@ def test_a_broken_contract_is_named(edits: dict[str, Edit], finding: str, merged
 
 
 @pytest.mark.parametrize("name", ["first", pytest.param("later", marks=pytest.mark.slow)])
-@pytest.mark.examples
 @pytest.mark.usefixtures("quick_runs")
 def test_keys_and_values_that_are_crossed(name: str, merged: Model, folder: Path) -> None:
     found = proof(merged, folder, **{name: lambda proto: rename(proto, {KEY: VALUE, VALUE: KEY})})
@@ -234,7 +230,6 @@ def test_the_pair_of_another_model(merged: Model, model_file: Callable[[str], Pa
     assert any("present." in failure and "none of the first step's" in failure for failure in found.findings())
 
 
-@pytest.mark.examples
 @pytest.mark.usefixtures("quick_runs")
 def test_a_model_that_onnxruntime_does_not_load(merged: Model, folder: Path) -> None:
     def unknown(proto: ModelProto) -> None:
@@ -246,7 +241,6 @@ def test_a_model_that_onnxruntime_does_not_load(merged: Model, folder: Path) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.examples
 @pytest.mark.usefixtures("quick_runs")
 def test_a_model_that_fails_at_some_sizes(merged: Model, folder: Path) -> None:
     def short(proto: ModelProto) -> None:
@@ -301,7 +295,6 @@ def test_dims_may_have_other_names(merged: Model, folder: Path) -> None:
     assert found.branches[1].equivalence.is_complete
 
 
-@pytest.mark.examples
 @pytest.mark.usefixtures("quick_runs")
 def test_dims_of_another_model_are_named(merged: Model, folder: Path) -> None:
     def other(proto: ModelProto) -> None:
