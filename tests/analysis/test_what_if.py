@@ -15,8 +15,6 @@ FROZEN = (
     "cache-styles/stacked",
     "detr-resnet-50/model_quantized",
     "gpt2-tiny/decoder_model_merged",
-    "marian-tiny/decoder_model_merged",
-    "opus-mt-en-fr/decoder_with_past_model",
     "vit-qdq/model",
     "whisper-tiny/decoder_model_merged",
 )

@@ -13,7 +13,7 @@ import onnx
 import pytest
 from layers import layered
 from range_server import Site, serving
-from real_models import MODEL_NAMES, params
+from real_models import params
 
 import graphkit
 from graphkit.io.remote import remote_file
@@ -21,6 +21,7 @@ from graphkit.io.urls import RemoteOptions, remote_options
 from graphkit.model import load
 
 CONTENT = layered().SerializeToString()
+DETR = "detr-resnet-50/model_quantized"  # whose weights are in a file of their own
 
 
 @pytest.fixture
@@ -112,7 +113,7 @@ def test_wrong_predictions_cost_requests_and_nothing_else(site: Site, monkeypatc
         assert load(url).proto == right
 
 
-@pytest.mark.parametrize("name", params(MODEL_NAMES, slow={*MODEL_NAMES} - {"bert-fill-mask/model"}))
+@pytest.mark.parametrize("name", params(["bert-fill-mask/model", DETR], slow=[DETR]))
 def test_reports_are_those_of_the_file(
     site: Site, model_file: Callable[[str], Path], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,11 +97,10 @@ KINDS = [(name, is_boolean) for name in MASKS for is_boolean in ((False, True) i
 
 
 @pytest.mark.cases(3)
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("mask", "is_boolean"), KINDS)
-def test_every_kind_of_mask_gives_what_the_reference_gives(mask: str, is_boolean: bool, seed: int) -> None:
+def test_every_kind_of_mask_gives_what_the_reference_gives(mask: str, is_boolean: bool) -> None:
     """onnxruntime takes a row of the least number for one without keys too; it lets a single query see all keys."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     for is_causal, has_past, is_flat, groups in itertools.product((0, 1), (False, True), (False, True), (4, 2)):
         opset = int(rng.choice([23, 24]))
         proto = attention(
