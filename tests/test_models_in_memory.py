@@ -89,10 +89,9 @@ def test_a_rewrite_of_a_model_in_memory_is_that_of_its_file(make: Make, tmp_path
 
 
 @pytest.mark.slow
-@KINDS
-def test_a_split_of_a_model_in_memory_is_proven(make: Make, proto: onnx.ModelProto) -> None:
-    split = graphkit.split_merged(make(proto))
-    assert graphkit.verify_split(make(proto), split.first, split.with_past).passed
+def test_a_split_of_a_model_in_memory_is_proven(proto: onnx.ModelProto) -> None:
+    split = graphkit.split_merged(as_ir(proto))
+    assert graphkit.verify_split(as_ir(proto), split.first, split.with_past).passed
 
 
 def test_functions_and_tensors_of_nodes_are_kept() -> None:

@@ -49,12 +49,6 @@ def described(export: Path, out: Path) -> None:
     made(export, out)
 
 
-def translating(export: Path, out: Path) -> None:
-    """A bundle of an encoder and a decoder."""
-    (unpacked("t5-tiny", export) / "generation_config.json").write_text(json.dumps(GENERATION))
-    bundle_folder(export, out, BundleOptions(max_cache=9, max_source=7, batch=2))
-
-
 def recurrent(export: Path, out: Path) -> None:
     """A bundle of recurrent state."""
     bundle_folder(saved(onnx.parser.parse_model(RECURRENT), export), out, BundleOptions(batch=2))
@@ -79,7 +73,7 @@ def lowered_translation(export: Path, out: Path) -> None:
     lower_folder(unpacked("t5-tiny", export), out, options)
 
 
-QUICK, SLOW = (causal, described, recurrent, lowered), (stacked, translating, lowered_translation)
+QUICK, SLOW = (causal, described, recurrent, lowered), (causal, stacked, lowered_translation)
 
 
 @pytest.fixture(scope="module")
@@ -223,12 +217,12 @@ def made_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 SMALL = ("options", "generation", "tokens", "sizes")  # parts of which each place is changed, of others some
 PROVEN = ("files", "proof")  # parts that are compared when the proof has passed, which takes a second or more
-MOST, MOST_PROVEN = 40, 4  # places of other parts, and of these
+MOST, MOST_PROVEN = 25, 3  # places of other parts, and of these
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("made_once")
-@pytest.mark.parametrize("maker", [*QUICK, *SLOW])
+@pytest.mark.parametrize("maker", SLOW)
 def test_every_edited_leaf_is_refused(maker: Any, folders: Any, run: Run, tmp_path: Path) -> None:
     """As many as are drawn, each in one way that is."""
     export, out = folders(maker)

@@ -197,15 +197,6 @@ def test_the_host_in_cpp_feeds_the_same_bytes(
     assert_same_bytes(lowered[1], replay, tmp_path, length)
 
 
-@pytest.mark.slow
-def test_it_does_where_the_logits_are_float16(tmp_path: Path) -> None:
-    folder = tmp_path / "out"
-    lower_folder(saved(half(decoder(FILLED)), tmp_path / "model"), folder, OPTIONS)
-    (method,) = read_contract(folder / "contract.json").methods
-    assert method.outputs[0].dtype == "float16"
-    assert_same_bytes(folder, compiled(folder), tmp_path, 6)
-
-
 RULES = (
     {
         "forced_bos_token_id": 2,
@@ -219,11 +210,14 @@ RULES = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rules", RULES)
-def test_the_host_in_cpp_follows_the_rules_of_the_export(rules: dict[str, Any], tmp_path: Path) -> None:
-    source, folder = saved(decoder(FILLED), tmp_path / "model"), tmp_path / "out"
+@pytest.mark.parametrize(("rules", "dtype"), zip(RULES, ("float32", "float16"), strict=True))
+def test_the_host_in_cpp_follows_the_rules_of_the_export(rules: dict[str, Any], dtype: str, tmp_path: Path) -> None:
+    model = half(decoder(FILLED)) if dtype == "float16" else decoder(FILLED)
+    source, folder = saved(model, tmp_path / "model"), tmp_path / "out"
     (source / "generation_config.json").write_text(json.dumps({**rules, "eos_token_id": [0, 7]}))
     lower_folder(source, folder, replace(OPTIONS, verify=False))
+    (method,) = read_contract(folder / "contract.json").methods
+    assert method.outputs[0].dtype == dtype
     tokens = assert_same_bytes(folder, compiled(folder), tmp_path, None)
     assert tokens != Host(folder).generate_batch([], [[3]], 5, generation=Generation())
 
@@ -367,9 +361,7 @@ def test_a_contract_of_another_version_is_refused(lowered: tuple[Path, Path, Low
 def test_biases_of_relative_positions_are_static_beside_a_mask_of_the_length(tmp_path: Path) -> None:
     """As rows for each length they would take heads * length ** 3 numbers: 1.7 MB here, 4.3 GB for 8 heads at 512."""
     source, out = unpacked("t5-tiny", tmp_path / "model"), tmp_path / "out"
-    report = lower_folder(source, out, replace(OPTIONS, src_len=48))
-    assert report.proof is not None
-    assert report.proof.passed
+    lower_folder(source, out, replace(OPTIONS, src_len=48, verify=False))
     contract = read_contract(out / "contract.json")
     (bias,) = (port for port in contract.methods[0].inputs if port.name == "attention_bias")
     assert (bias.source, bias.shape) == (Source("source_mask"), (1, 1, 1, 48))

@@ -205,7 +205,7 @@ def test_two_tokens_that_choose_rows_are_declined(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["largest", "first-eos", "siglip"])
+@pytest.mark.parametrize("name", ["largest", "first-eos"])
 def test_the_host_in_cpp_chooses_the_same_row(name: str, tmp_path: Path) -> None:
     compiler, out = shutil.which("c++"), tmp_path / "out"
     if compiler is None:
