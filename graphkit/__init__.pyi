@@ -18,7 +18,6 @@ from .analysis.model_fit import Fit, fit
 from .analysis.model_interface import Interface, interface
 from .analysis.node_list import NodeList, WeightList, node_list, weight_list
 from .analysis.node_placement import NodePlacement, placement
-from .analysis.provider_list import ProviderList, list_providers
 from .analysis.report import Report, ReportOptions, report
 from .analysis.shape_ops import ShapeOps, UnknownShapes, shape_ops, unknown_shapes
 from .analysis.shape_origins import Origins, WhatIf, origins, what_if
@@ -45,6 +44,7 @@ from .graph.view import Node, Scope, Value
 from .hosts import Host
 from .hosts.bundle_host import Bundle
 from .io.urls import RemoteOptions
+from .judges.judge_list import ProviderList, list_providers
 from .model import Model, ModelLike, as_model, load
 from .model_diff.diff_models import diff
 from .model_diff.model_diff import ModelDiff

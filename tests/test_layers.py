@@ -45,7 +45,7 @@ HOMES = {
     "huggingface_hub": {"io/remote/fsspec_file.py"},
     "onnx_ir": {"io/memory.py", "model.py"},
     "networkx": {"deploy/encoder_apart.py", "render/html.py", "surgeon.py"},
-    "pyarrow": {f"fleet/{name}.py" for name in ("row_store", "storage", "survey_table")},
+    "pyarrow": {f"fleet/{name}.py" for name in ("storage", "survey", "survey_table")},
     "onnxoptimizer": {"runtime/external_tools.py"},
     "onnxruntime": {
         *(f"runtime/{name}.py" for name in ("onnxruntime_loader", "placement", "providers")),

@@ -84,7 +84,7 @@ def targets(words: tuple[str, ...], facts: Path | None, format: str) -> None:
 @output_format_option
 def providers(format: str) -> None:
     """List the execution providers of onnxruntime that are here, and how to install the others."""
-    from graphkit.analysis.provider_list import list_providers
+    from graphkit.judges.judge_list import list_providers
 
     show_result(list_providers(), Format(format))
 

@@ -21,7 +21,7 @@ from distributed import Client, Future, KilledWorker, LocalCluster, get_worker
 from graphkit import __version__
 from graphkit.errors import GraphkitError, UsageError
 from graphkit.fleet.local_pool import LocalPool, memory_of_each
-from graphkit.fleet.row_store import PartWriter, RowParts
+from graphkit.fleet.survey import PartWriter, RowParts
 from graphkit.fleet.survey_task import SurveyTask, failed_row
 from graphkit.progress import DEFAULT_LIMITS, Limits
 

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 
 from google.protobuf.message import EncodeError
 
-from graphkit.fleet.row_store import PartWriter, RowParts
+from graphkit.fleet.survey import PartWriter, RowParts
 from graphkit.fleet.survey_task import Row, SurveyTask, failed_row
 from graphkit.progress import DEFAULT_LIMITS, Limits, allocated_bytes, limit_memory, machine_memory
 from graphkit.runtime.isolation import DiedError, Worker

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from graphkit.analysis.findings import KIND_NAMES, KINDS
 from graphkit.errors import UsageError, count_things, did_you_mean
 from graphkit.fleet import storage
-from graphkit.fleet.row_store import read_table
+from graphkit.fleet.survey import read_table
 from graphkit.fleet.survey_task import BLOCKERS, COLUMNS, found_column
 from graphkit.graph.names import paths_below
 from graphkit.io.urls import is_url

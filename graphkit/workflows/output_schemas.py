@@ -25,7 +25,6 @@ from graphkit.analysis.model_fit import Fit
 from graphkit.analysis.model_interface import Interface
 from graphkit.analysis.node_list import NodeList, WeightList
 from graphkit.analysis.node_placement import NodePlacement
-from graphkit.analysis.provider_list import ProviderList
 from graphkit.analysis.report import Failure, Report
 from graphkit.analysis.report_gate import VerdictLock
 from graphkit.analysis.shape_ops import ShapeOps, UnknownShapes
@@ -42,7 +41,7 @@ from graphkit.deploy.make_bundle import BundleReport
 from graphkit.deploy.transformers_js import TransformersJsReport
 from graphkit.errors import UsageError, did_you_mean
 from graphkit.fleet.survey_table import SurveyTable
-from graphkit.judges.judge_list import JudgeList
+from graphkit.judges.judge_list import JudgeList, ProviderList
 from graphkit.model_diff.model_diff import ModelDiff
 from graphkit.ops.tensor import Ratio
 from graphkit.render.result import Result, Sizes, versioned_schema

@@ -11,13 +11,14 @@ from click.testing import CliRunner
 from devices import needs_webgpu
 from small_models import model
 
-from graphkit.analysis import node_placement, provider_list
+from graphkit.analysis import node_placement
 from graphkit.analysis.node_placement import NodePlacement, placement
-from graphkit.analysis.provider_list import list_providers
 from graphkit.analysis.report import ReportOptions, report
 from graphkit.analysis.report_gate import read_partitions
 from graphkit.cli import app
 from graphkit.errors import UsageError
+from graphkit.judges import judge_list
+from graphkit.judges.judge_list import list_providers
 from graphkit.model import Model
 from graphkit.runtime.providers import KNOWN_PROVIDERS, Provider
 from graphkit.shapes import DimSpec
@@ -150,7 +151,7 @@ def test_what_webgpu_refuses_parts_its_work() -> None:
 
 
 def test_providers_are_listed_with_what_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(provider_list, "is_here", lambda known: "built in" if known.name == "cpu" else "")
+    monkeypatch.setattr(judge_list, "is_here", lambda known: "built in" if known.name == "cpu" else "")
     listed = list_providers()
     assert [row.name for row in listed.providers] == [known.name for known in KNOWN_PROVIDERS]
     assert [row.name for row in listed.providers if row.here] == ["cpu"]

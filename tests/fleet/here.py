@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from graphkit.fleet.model_row import model_row
-from graphkit.fleet.row_store import PartWriter, RowParts
-from graphkit.fleet.survey import Survey, survey_models
+from graphkit.fleet.survey import PartWriter, RowParts, Survey, survey_models
 from graphkit.fleet.survey_task import RowOptions, SurveyTask, models_of
 from graphkit.io.urls import is_url
 

@@ -17,9 +17,8 @@ from catalogue import catalogue
 from here import Here, surveyed
 
 from graphkit.errors import OutputError, UsageError
-from graphkit.fleet import row_store
-from graphkit.fleet.row_store import RowParts, RowStore, read_table
-from graphkit.fleet.survey import survey_models
+from graphkit.fleet import survey
+from graphkit.fleet.survey import RowParts, RowStore, read_table, survey_models
 from graphkit.fleet.survey_table import survey_table
 from graphkit.fleet.survey_task import UNKNOWN, SurveyTask, models_of, table_columns
 
@@ -128,7 +127,7 @@ def test_a_row_of_a_later_run_is_the_newer_one(tmp_path: Path) -> None:
 def test_another_version_or_other_targets_do_all_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     surveyed(folder, "t.parquet")
     assert surveyed(folder, "t.parquet", folds=True).kept == 0
-    monkeypatch.setattr(row_store, "__version__", "99")
+    monkeypatch.setattr(survey, "__version__", "99")
     assert surveyed(folder, "t.parquet", folds=True).kept == 0
 
 
@@ -142,7 +141,7 @@ def test_errors_are_done_again_where_asked(folder: Path) -> None:
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("most", [0, 1, 7, 19])
 def test_a_stopped_survey_keeps_what_is_done(folder: Path, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_store, "PART_ROWS", 3)
+    monkeypatch.setattr(survey, "PART_ROWS", 3)
     surveyed(folder, "whole.parquet")
     first, second = Here(most), Here()
     with pytest.raises(KeyboardInterrupt):
@@ -159,7 +158,7 @@ def test_a_stopped_survey_keeps_what_is_done(folder: Path, most: int, monkeypatc
 def test_a_row_of_the_table_and_of_a_part_is_one_row(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A survey may be killed after the table is put in place, and before its parts are removed."""
     with monkeypatch.context() as patched:
-        patched.setattr(row_store.storage, "remove_folder", lambda _: None)
+        patched.setattr(survey.storage, "remove_folder", lambda _: None)
         surveyed(folder, "t.parquet")
     before = rows_of(folder / "t.parquet")
     assert len(list(folder.glob(".t.parquet.parts/*.parquet"))) > 0

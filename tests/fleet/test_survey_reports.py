@@ -12,8 +12,7 @@ from builders import proto_of
 from here import Here, surveyed
 
 from graphkit.errors import OutputError
-from graphkit.fleet.row_store import read_table
-from graphkit.fleet.survey import survey_models
+from graphkit.fleet.survey import read_table, survey_models
 from graphkit.fleet.survey_table import SurveyTable, survey_table
 from graphkit.fleet.survey_task import RowOptions, SurveyTask, failed_row
 

@@ -19,10 +19,10 @@ from bundles import decoder, saved
 from golden_files import GOLDEN, Golden, check_golden, normalised
 
 import graphkit
-from graphkit.analysis import provider_list
 from graphkit.analysis.report import EXTRAS, SECTION_NAMES
 from graphkit.cli import main
 from graphkit.cli.commands import every_command
+from graphkit.judges import judge_list
 from graphkit.render.result import Result
 from graphkit.workflows.output_schemas import SCHEMAS, SECTION_RESULTS, schema_of
 
@@ -113,7 +113,7 @@ def written(
 def providers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Let no provider but the CPU be here, and no judge, whatever is installed."""
     monkeypatch.setenv("GRAPHKIT_JUDGES", str(tmp_path / "judges"))
-    monkeypatch.setattr(provider_list, "is_here", lambda known: "built in" if known.name == "cpu" else "")
+    monkeypatch.setattr(judge_list, "is_here", lambda known: "built in" if known.name == "cpu" else "")
 
 
 @pytest.mark.cases(10)
