@@ -32,7 +32,7 @@ from msgspec import Meta, Struct
 
 from graphkit.analysis.model_fit import first_states
 from graphkit.deploy.bundle_methods import MethodModel, fold_changes, kept_in_slots, method_name
-from graphkit.deploy.export_inputs import drop_idle_inputs, fill_states, share_dim_names
+from graphkit.deploy.export_inputs import drop_idle_inputs, pad_states, share_dim_names
 from graphkit.deploy.export_pipeline import has_fixed_prompt
 from graphkit.errors import TargetError, UsageError
 from graphkit.graph.roles import declared_rank, dim_at
@@ -206,7 +206,7 @@ def recurrent_methods(path: Path) -> tuple[Chain, ...]:
     first = next((model for model in models if model is not step and first_states(model, step)), None)
     made = {step: drop_idle_inputs(share_dim_names(step, first or prompt))}
     if first is not None:
-        made[first] = fill_states(drop_idle_inputs(share_dim_names(first)), made[step])
+        made[first] = pad_states(drop_idle_inputs(share_dim_names(first)), made[step])
     models, step = [made.get(model, model) for model in models], made[step]
     methods = []
     for model in models:

@@ -106,7 +106,7 @@ def _growing_states(first: Model, step: Model) -> Iterator[tuple[Value, Value, i
                 yield past, output, axis, dim, str(length[0].name), need.constant
 
 
-def fill_states(first: Model, step: Model) -> Model:
+def pad_states(first: Model, step: Model) -> Model:
     """Return a first step that puts zeros before what states lack after a short prompt, as the cache of PyTorch does.
 
     A tracer leaves that out. It is done where runs show that a step which starts from no token has zeros there.
@@ -163,7 +163,7 @@ def takes_positions(first: Model) -> bool:
     return positions is not None and not first.roles.pasts and bool(masks or declared_rank(positions) == 3)
 
 
-def count_on_positions(first: Model, step: Model) -> tuple[Model, Model]:
+def pass_positions(first: Model, step: Model) -> tuple[Model, Model]:
     """Return decoders of which the first takes positions from its caller, and later ones count on from these."""
     given, read = (model.roles.first("positions") for model in (first, step))
     dims = (infer(step)[read].dims or ()) if read is not None else ()

@@ -10,13 +10,7 @@ from pathlib import Path
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.model_fit import first_states
 from graphkit.contract.contract_parts import Generation
-from graphkit.deploy.export_inputs import (
-    count_on_positions,
-    drop_idle_inputs,
-    fill_states,
-    share_dim_names,
-    takes_positions,
-)
+from graphkit.deploy.export_inputs import drop_idle_inputs, pad_states, pass_positions, share_dim_names, takes_positions
 from graphkit.equivalence.originals import Originals
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.operator_traits import COMPARING
@@ -130,9 +124,9 @@ class Pipeline:
             is_named = bool(dims) and (dims[0].constant is not None or "batch" in str(dims[0]))
             batch = dims[0] if is_named else None if is_one else symbol("batch")
             step = drop_idle_inputs(share_dim_names(step, first, batch))
-            first = step if is_one else fill_states(drop_idle_inputs(share_dim_names(first, batch=batch)), step)
+            first = step if is_one else pad_states(drop_idle_inputs(share_dim_names(first, batch=batch)), step)
             if takes_positions(first):
-                first, step = count_on_positions(first, step)
+                first, step = pass_positions(first, step)
             if encoder is not None:
                 encoder = share_dim_names(encoder, batch=batch)
                 first, step = (_with_mask_length(encoder, decoder) for decoder in (first, step))

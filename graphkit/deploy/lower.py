@@ -203,6 +203,12 @@ def _told_parts(pipeline: Pipeline) -> Iterator[str]:
         names, image = ", ".join(model.name for model in pipeline.parts), pipeline.settings.tokens.get("image")
         rows = f" A row of a picture takes the place of that of token {image}." if image is not None else ""
         yield f"Not lowered: {names}. Lower each by itself.{rows}"
+    nodes = pipeline.step.graph.nodes if pipeline.step is not None else ()
+    ranges = {node.result() for node in nodes if node.is_op("Range")}
+    gathers = (node for node in nodes if node.is_op("Gather") and node.input(1) in ranges)
+    if any(reader.is_op("MatMul") for gather in gathers for reader, _ in gather.result().consumers):
+        way = "call model.set_experts_implementation('batched_mm') before the export"
+        yield f"Its experts read as many rows as data sends to each, which is no fixed shape - {way}."
 
 
 def _told_settings(contract: Contract) -> Iterator[str]:

@@ -401,6 +401,23 @@ def test_a_prompt_that_leaves_a_state_too_short_is_refused_where_steps_do_not_st
         graphkit.lower_folder(export, tmp_path / "lowered", graphkit.LowerOptions(max_cache_len=32))
 
 
+def test_how_to_export_experts_that_read_as_many_rows_as_data_sends_them(tmp_path: Path) -> None:
+    export = unpacked_export("lfm2", tmp_path / "export")
+    proto = onnx.load(export / "decode.onnx", load_external_data=False)
+    at, product = next((at, node) for at, node in enumerate(proto.graph.node) if node.op_type == "MatMul")
+    for name, number in (("nothing", 0), ("one", 1)):
+        proto.graph.initializer.append(helper.make_tensor(name, onnx.TensorProto.INT64, [], [number]))
+    proto.graph.node.insert(at, helper.make_node("Range", ["nothing", "one", "one"], ["sent"]))
+    proto.graph.node.insert(at + 1, helper.make_node("Gather", [product.input[0], "sent"], ["rows"], axis=0))
+    product.input[0] = "rows"
+    onnx.save(proto, export / "decode.onnx")
+    options = graphkit.LowerOptions(max_cache_len=16, verify=False)
+    notes = graphkit.lower_folder(export, tmp_path / "lowered", options).notes
+    assert any(
+        note.endswith("call model.set_experts_implementation('batched_mm') before the export.") for note in notes
+    )
+
+
 def test_positions_of_one_new_token_limit_the_slots(tmp_path: Path) -> None:
     step = graphkit.load(unpacked_export("marian-multi", tmp_path / "export") / "decode.onnx")
     assert most_positions(step) == 64
