@@ -72,8 +72,7 @@ class BundleOverview(Result):
         )
         if caveat := contract.generation.caveat():
             yield Prose(caveat, "warning")
-        for name, legal in contract.legal.items():
-            yield Prose(f"It does not run at every size of {name}: {name} is {legal.words}.", "warning")
+        yield from (Prose(f"Not all sizes run: {x} is {size.words}.", "warning") for x, size in contract.legal.items())
         yield Heading("Methods")
         tensors = []
         for method in contract.methods:
