@@ -20,6 +20,7 @@ from graphkit.deploy.verify_folder import FolderOptions, verify_folder
 from graphkit.errors import ModelError
 
 SAYS = "The proof is against the export with {}, as contract.json records."
+BOTH = "--dequantize and --gelu-to-tanh"
 
 
 @pytest.fixture(scope="module")
@@ -41,36 +42,20 @@ def both_folders(folders: Path) -> Path:
     """Return the same with another export, `uint8`, lowered with `--dequantize` too."""
     quantised("dynamic uint8", folders / "float", folders / "uint8")
     both = LowerOptions(src_len=4, dequantize=True, gelu_to_tanh=True)
-    lower_folder(folders / "uint8", folders / "--dequantize and --gelu-to-tanh", both)
+    lower_folder(folders / "uint8", folders / BOTH, both)
     return folders
 
 
-CASES = [
-    ("folders", "float", "--gelu-to-tanh"),
-    pytest.param("both_folders", "uint8", "--dequantize and --gelu-to-tanh", marks=pytest.mark.slow),
-]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("made", "export", "changes"), CASES)
-def test_it_is_proven_without_a_tolerance(made: str, export: str, changes: str, request: pytest.FixtureRequest) -> None:
-    folders = request.getfixturevalue(made)
-    recorded = read_contract(folders / changes / "contract.json").proof
-    assert (recorded.passed, " and ".join(recorded.changes)) == (True, changes)
-    proof = verify_folder(folders / export, folders / changes)
+def test_it_is_proven_without_a_tolerance_and_differs_by_more_from_the_export_as_it_is(both_folders: Path) -> None:
+    export, lowered = both_folders / "uint8", both_folders / BOTH
+    recorded = read_contract(lowered / "contract.json").proof
+    assert (recorded.passed, " and ".join(recorded.changes)) == (True, BOTH)
+    proof = verify_folder(export, lowered)
     assert (proof.findings(), proof.tolerance) == ((), recorded.tolerance)
-    assert SAYS.format(changes) in proof.notes
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("made", "export", "changes"), CASES)
-def test_the_export_as_it_is_differs_by_more(
-    made: str, export: str, changes: str, request: pytest.FixtureRequest
-) -> None:
-    folders = request.getfixturevalue(made)
-    proof = verify_folder(folders / export, folders / changes, FolderOptions(tolerance=1e-4))
-    assert not proof.passed
-    assert verify_folder(folders / export, folders / changes, FolderOptions(tolerance=0.5)).passed
+    assert SAYS.format(BOTH) in proof.notes
+    assert not verify_folder(export, lowered, FolderOptions(tolerance=1e-4)).passed
+    assert verify_folder(export, lowered, FolderOptions(tolerance=0.5)).passed
 
 
 def test_a_changed_weight_is_caught(folders: Path, tmp_path: Path) -> None:
