@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 
 from graphkit.equivalence.application import Names, Tools
@@ -111,7 +112,10 @@ def check_equivalence(
         faults = chain(of_inputs, output_faults(before, after, names, unwritten))
         if fault := next(faults, "") or loading_fault(*models):
             raise UnknownError(fault)
-        shapes = common_shapes(before, after, names, values or {}, narrower=narrower, free=free, declared=declared)
+        common = partial(common_shapes, before, after, names, values or {}, narrower=narrower, free=free)
+        if dims == "apart" and (name := _find_other_shape(*common(declared=declared, is_rough=True), is_rough=True)):
+            raise UnknownError(f"where dims of one name differ, '{name}' has other dims in each model")
+        shapes = common(declared=declared)
         if dims == "apart" and (name := _find_other_shape(*shapes)):
             raise UnknownError(f"where dims of one name differ, '{name}' has other dims in each model")
         if fault := kernel_fault(models[0], shapes[0]) or kernel_fault(models[1], shapes[1]):
@@ -138,11 +142,20 @@ def check_equivalence(
         return Equivalence.unknown((value.name for value in after.graph.outputs), str(error))
 
 
-def _find_other_shape(before: Shapes, after: Shapes) -> str:
-    """Return the name of what nodes of both models compute, in other dims, "" for none: to see it costs no reading."""
+def _find_other_shape(before: Shapes, after: Shapes, *, is_rough: bool = False) -> str:
+    """Return the name of what nodes of both models compute, in other dims, "" for none: to see it costs no reading.
+
+    Rough shapes differ where a dim of one input is that of another: nothing that is learned makes these equal.
+    """
     known = {value.name: before[value].dims for value in before.model.graph.values.values() if value.kind == "node"}
     others = ((value.name, after[value].dims) for value in after.model.graph.values.values() if value.kind == "node")
-    return next((name for name, dims in others if dims and known.get(name) and dims != known[name]), "")
+    pairs = ((name, dims, other) for name, dims in others if dims and (other := known.get(name)) and dims != other)
+    return next((name for name, *both in pairs if not is_rough or _has_other_dim(*both)), "")
+
+
+def _has_other_dim(dims: Sequence[Expr], others: Sequence[Expr]) -> bool:
+    names = ((dim.name or "?", other.name or "?") for dim, other in zip(dims, others, strict=False))
+    return any(name != other and "?" not in (name[0], other[0]) for name, other in names)
 
 
 def _read_inputs(shapes: Both, names: Names) -> set[str]:

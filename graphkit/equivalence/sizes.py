@@ -18,7 +18,7 @@ from graphkit.ops.rule_context import UnknownError
 from graphkit.ops.tensor import EXACT, Dims, Ratio, bound_up_to, dims_product, exact_range, term_span
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, const, infer, parse, symbol
 from graphkit.shapes.graph_inputs import Inputs
-from graphkit.shapes.infer import infer_from
+from graphkit.shapes.infer import infer_from, infer_roughly, infer_settled
 from graphkit.shapes.input_dims import DeclaredInputs, read_alike
 from graphkit.symbolic.algebra import lower, minimum, upper
 from graphkit.symbolic.expr import OPERATIONS, Atom, Call, Monomial, TooComplexError
@@ -38,6 +38,7 @@ def common_shapes(
     free: Container[str] = (),
     spec: DimSpec = AS_DECLARED,
     declared: tuple[DeclaredInputs, DeclaredInputs] | None = None,
+    is_rough: bool = False,
 ) -> tuple[Shapes, Shapes]:
     """Return the shapes of both models over the same dims of inputs.
 
@@ -52,6 +53,7 @@ def common_shapes(
         free: Inputs that are the rewrite's own.
         spec: Sizes of the inputs of the rewrite.
         declared: The dims of the inputs of both, where they are read in another way than `read_alike` does.
+        is_rough: Whether a first pass is enough, which learns nothing from what nodes require.
 
     Raises:
         UnknownError: Their inputs are declared otherwise.
@@ -76,13 +78,13 @@ def common_shapes(
             if first.symbolic.get(name) != dims:
                 shown = shape_text(dims), shape_text(first.symbolic.get(name))
                 raise UnknownError(f"input {name} is declared {shown[0]}, {shown[1]} in the original")
+    if is_rough:
+        return infer_roughly(before, first), infer_roughly(after, second)
     ranges = dict(first.ranges)
-    shapes = infer_from(before, first)
+    shapes = infer_settled(before, first)
     learned = {name: ends for name, ends in first.ranges.items() if ends[0] is not None and ends != ranges.get(name)}
-    if not learned:
-        return shapes, infer_from(after, second)
     second.narrow_ranges({name: bounds for name, bounds in learned.items() if name in second.names})
-    return infer_from(before, first), infer_from(after, second)
+    return shapes, infer_from(after, second)
 
 
 def _dims_of_original(name: str, dims: Dims, sizes: Mapping[str, Expr], taken: Container[str]) -> Iterator[Expr]:
@@ -272,9 +274,10 @@ def counting_conditions(*models: Shapes) -> tuple[str, ...]:
 
 def stacks_of_nothing(model: Model) -> Counter[tuple[int, ...]]:
     """Return the dims of what Loops stack where they have no iteration: 0 for each that is no number when it loads."""
-    found, shapes = Counter[tuple[int, ...]](), infer(model)
-    for node in all_nodes(model.scopes):
-        body = node.bodies.get("body") if node.is_op("Loop") else None
+    found, loops = Counter[tuple[int, ...]](), [node for node in all_nodes(model.scopes) if node.is_op("Loop")]
+    shapes = infer(model) if loops else None
+    for node in loops if shapes is not None else ():
+        body = node.bodies.get("body")
         limit, start = (None if (value := node.input(index)) is None else shapes[value] for index in (0, 1))
         may_be_none = body is not None and not has_first_iteration(limit, start)
         for value in body.outputs[len(node.inputs) - 1 :] if body is not None and may_be_none else ():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Hashable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -192,6 +193,19 @@ class Inputs:
     def symbols(self) -> dict[str, Expr]:
         """The symbols in the inputs' dims that have no number."""
         return {name: self._symbol(name) for name in self.names if name not in self.numbers}
+
+    def state(self) -> Hashable:
+        """Return all that facts about the inputs depend on, but for given elements."""
+        known = (name for name, dims in self.symbolic.items() if not any(dim.symbols - {*self.numbers} for dim in dims or ()))
+        is_followed = any((kind := self.declared[name]) is not None and kind.dtype in INTEGERS for name in known)
+        largest = self.largest if is_followed else 0
+        return tuple(self.symbolic.items()), frozenset(self.ranges.items()), tuple(self.numbers.items()), largest
+
+    def copy(self) -> Inputs:
+        """Return the same facts, to be narrowed apart from these."""
+        same = copy(self)
+        same.ranges, same.symbolic = dict(self.ranges), dict(self.symbolic)
+        return same
 
     def take_sizes_of(self, other: Inputs) -> None:
         """Take the symbols of other inputs, with their bounds and numbers."""

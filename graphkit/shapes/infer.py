@@ -9,8 +9,9 @@ each call. Dims that must be equal for the model to run are noted, and simplify 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, partial
 
 import onnx
 import onnx.checker
@@ -183,15 +184,90 @@ def infer_claimed(model: Model, known: Shapes | None = None) -> Shapes:
 
 
 def infer_from(model: Model, inputs: Inputs) -> Shapes:
-    """Return the shape of every tensor, inferred from the known facts of the inputs."""
-    equal: list[tuple[Expr, Expr]] = []
-    passes: list[_Engine] = []
-    while len(passes) < MAX_PASSES:
-        passes.append(engine := _Engine(model, inputs, equal))
+    """Return the shape of every tensor, inferred from the known facts of the inputs, whose ranges are narrowed."""
+    found = _known_inference(model, inputs)
+    return found.narrowing(inputs, found.shapes)
+
+
+def infer_settled(model: Model, inputs: Inputs) -> Shapes:
+    """Return the same as if all ranges had been known before that the nodes require."""
+    found = _known_inference(model, inputs)
+    return found.narrowing(inputs, found.settled)
+
+
+def infer_roughly(model: Model, inputs: Inputs) -> Shapes:
+    """Return what a first pass alone says, which learns nothing from what nodes require."""
+    return _known_inference(model, inputs).rough
+
+
+def _known_inference(model: Model, inputs: Inputs) -> _Inference:
+    return _Inference(model, inputs) if inputs.values else _inference_of(model, _Given(inputs.state(), inputs))
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Known facts of inputs, by what an inference reads of them."""
+
+    state: Hashable
+    inputs: Inputs = field(compare=False)
+
+
+class _Inference:
+    """The passes of an inference, as far as they are asked for."""
+
+    def __init__(self, model: Model, inputs: Inputs) -> None:
+        self.model, self.inputs = model, inputs.copy()
+        self.equal: list[tuple[Expr, Expr]] = []
+        self.passes: list[_Engine] = []
+        self.unsettled = 0  # passes before the last ranges were learned
+        self.is_pure = True  # whether nothing else was learned by then
+
+    def run_pass(self) -> _Engine:
+        self.passes.append(engine := _Engine(self.model, self.inputs, self.equal))
         engine.run_main()
-        if engine.is_complete() or not engine.learn(equal):
-            break
-    return engine.finish(passes)
+        return engine
+
+    @cached_property
+    def rough(self) -> Shapes:
+        first = self.passes[0] if self.passes else self.run_pass()
+        return first.finish([first])
+
+    @cached_property
+    def shapes(self) -> Shapes:
+        engine = self.passes[0] if self.passes else self.run_pass()
+        while True:
+            before = dict(self.inputs.ranges)
+            if engine.is_complete() or not engine.learn(self.equal):
+                break
+            if self.inputs.ranges != before:
+                self.unsettled, self.is_pure = len(self.passes), not self.equal
+            if len(self.passes) == MAX_PASSES:
+                break
+            engine = self.run_pass()
+        return engine.finish(self.passes)
+
+    @cached_property
+    def settled(self) -> Shapes:
+        shapes = self.shapes
+        if not self.unsettled:
+            return shapes
+        if self.is_pure and self.unsettled < len(self.passes):
+            return self.passes[-1].finish(self.passes[self.unsettled :])
+        return infer_from(self.model, self.inputs)
+
+    def narrowing(self, inputs: Inputs, shapes: Shapes) -> Shapes:
+        """Return the shapes; the ranges of some inputs become those that the passes learned."""
+        if inputs.ranges != self.inputs.ranges:
+            inputs.narrow_ranges(self.inputs.ranges)
+        return shapes
+
+
+@lru_cache(maxsize=12)  # an original is asked about again after all rewrites of it, and with an empty past
+def _inference_of(model: Model, given: _Given) -> _Inference:
+    return _Inference(model, given.inputs)
+
+
+forget_on_registration(_inference_of.cache_clear)
 
 
 def _distinct_requirements(passes: Iterable[Sequence[Requirement]]) -> tuple[Requirement, ...]:

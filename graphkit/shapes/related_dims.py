@@ -5,7 +5,7 @@ That is where a name tells something. Dims of one name that no node relates may 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import combinations
 
@@ -13,7 +13,7 @@ from graphkit.graph.operator_traits import MOVING, operator_set
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.shapes.graph_inputs import Inputs
-from graphkit.shapes.infer import infer_from
+from graphkit.shapes.infer import infer_from, infer_roughly
 from graphkit.shapes.inferred_shapes import Shapes
 from graphkit.shapes.input_dims import DeclaredInputs, Group, Groups, Place
 from graphkit.symbolic.expr import Call, Expr, TooComplexError
@@ -25,8 +25,18 @@ APART = (MOVING - {"Concat"}) | operator_set("Einsum Gemm MatMul OneHot")
 def related_groups(model: Model, groups: Groups, apart: Collection[Group]) -> dict[str, list[Group]]:
     """Return groups of dims of one name, joined where a node relates them, but for those that are to stay apart."""
     declared = DeclaredInputs.of(model, groups)
+    inputs = Inputs(model, declared=declared)
+    joined = _join_groups(_zero_differences(infer_roughly(model, inputs)), declared, groups, apart)
+    if any(len(parts) > 1 for parts in joined.values()):  # what further passes learn may relate others
+        joined = _join_groups(_zero_differences(infer_from(model, inputs)), declared, groups, apart)
+    return joined
+
+
+def _join_groups(
+    known_facts: Iterable[Expr], declared: DeclaredInputs, groups: Groups, apart: Collection[Group]
+) -> dict[str, list[Group]]:
     symbols = {declared.at(group[0]): (name, group in apart) for name, parts in groups.items() for group in parts}
-    facts = list(_zero_differences(infer_from(model, Inputs(model, declared=declared))))
+    facts = list(known_facts)
     one: dict[str, Expr] = {}  # the symbol that another one equals, by its name
     while equal := next(filter(None, (_equal_symbols(fact, symbols) for fact in facts)), None):
         one |= equal

@@ -76,7 +76,8 @@ def wrong(rule: Rule) -> Rule:
 def forget() -> None:
     """Forget what was confirmed before, and shapes that were inferred."""
     checked_facts._HELD.clear()
-    sys.modules["graphkit.shapes.infer"]._infer_spec.cache_clear()
+    for known in ("_infer_spec", "_inference_of"):
+        getattr(sys.modules["graphkit.shapes.infer"], known).cache_clear()
 
 
 @pytest.fixture
