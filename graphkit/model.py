@@ -50,6 +50,7 @@ class Model:
     Attributes:
         source: The source that was read: the weightless proto, the file, the data files, the references.
         related_dims: Which dims of its inputs nodes relate, once that was asked; its rewrites, made later, know too.
+        constants: What is known of small constants in its files, for its rewrites too.
         is_edited: Whether a rewrite made it, so that it differs from its file.
     """
 
@@ -59,6 +60,7 @@ class Model:
     _scratch: Scratch = field(default_factory=Scratch, repr=False)
     _adopted: dict[str, tuple[Path, Model]] = field(default_factory=dict, repr=False)  # by location
     related_dims: dict[object, Any] = field(default_factory=dict, repr=False)
+    constants: dict[bytes, Any] = field(default_factory=dict, repr=False)
     is_edited: bool = False
     _memory: MemoryWeights | None = field(default=None, repr=False)  # of a model that came from memory
 
@@ -75,7 +77,7 @@ class Model:
     def with_proto(self, proto: onnx.ModelProto) -> Model:
         """Return a rewritten model whose weights lie where they lie for this one."""
         source = replace(self.source, proto=proto)
-        kept = self._maps, self._is_sound, self._scratch, self._adopted, dict(self.related_dims)
+        kept = self._maps, self._is_sound, self._scratch, self._adopted, dict(self.related_dims), self.constants
         return Model(source, *kept, is_edited=True, _memory=self._memory)
 
     def check_soundness(self) -> None:

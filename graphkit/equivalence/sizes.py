@@ -275,8 +275,8 @@ def counting_conditions(*models: Shapes) -> tuple[str, ...]:
 def stacks_of_nothing(model: Model) -> Counter[tuple[int, ...]]:
     """Return the dims of what Loops stack where they have no iteration: 0 for each that is no number when it loads."""
     found, loops = Counter[tuple[int, ...]](), [node for node in all_nodes(model.scopes) if node.is_op("Loop")]
-    shapes = infer(model) if loops else None
-    for node in loops if shapes is not None else ():
+    for node in loops:
+        shapes = infer(model)
         body = node.bodies.get("body")
         limit, start = (None if (value := node.input(index)) is None else shapes[value] for index in (0, 1))
         may_be_none = body is not None and not has_first_iteration(limit, start)

@@ -178,6 +178,13 @@ class Node:
         """The attributes by name."""
         return {attribute.name: attribute for attribute in self.proto.attribute}
 
+    @cached_property
+    def signature(self) -> Hashable:
+        """All that it is but for names, and for what its inputs are."""
+        attributes = (attribute.SerializeToString(deterministic=True) for attribute in self.proto.attribute)
+        given = tuple(value is not None for value in self.outputs)
+        return self.op_type, self.domain, self.scope.opset(), self.scope.opset(self.domain), given, *attributes
+
     @property
     def operands(self) -> tuple[Value, ...]:
         """The inputs that are not left out."""

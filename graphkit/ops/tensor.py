@@ -136,6 +136,11 @@ class Tensor:
         return self._data is not None or self._load is not None
 
     @property
+    def is_unread(self) -> bool:
+        """Whether its elements are still to be read."""
+        return self._load is not None
+
+    @property
     def data(self) -> Array | None:
         """The elements in the tensor's shape, integers as int; None if not known."""
         if self._load is not None:

@@ -196,7 +196,9 @@ class Inputs:
 
     def state(self) -> Hashable:
         """Return all that facts about the inputs depend on, but for given elements."""
-        known = (name for name, dims in self.symbolic.items() if not any(dim.symbols - {*self.numbers} for dim in dims or ()))
+        known = (
+            name for name, dims in self.symbolic.items() if not any(dim.symbols - {*self.numbers} for dim in dims or ())
+        )
         is_followed = any((kind := self.declared[name]) is not None and kind.dtype in INTEGERS for name in known)
         largest = self.largest if is_followed else 0
         return tuple(self.symbolic.items()), frozenset(self.ranges.items()), tuple(self.numbers.items()), largest

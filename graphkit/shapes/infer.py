@@ -29,6 +29,7 @@ from graphkit.progress import check_time
 from graphkit.shapes.graph_inputs import AS_DECLARED, Bounds, DimSpec, Inputs
 from graphkit.shapes.inferred_shapes import Shapes
 from graphkit.shapes.input_dims import claimed_inputs, declared_inputs
+from graphkit.shapes.known_results import KNOWN_RESULTS, keep_results, result_key, share_tensor
 from graphkit.shapes.learned_facts import (
     find_replacement,
     learned_ranges,
@@ -125,6 +126,9 @@ def _read_result(ctx: InferenceContext, result: TypeProto | None, names: dict[st
             dims.append(ctx.new_symbol(f"onnx does not infer it for {ctx.node.operator}"))
     return Tensor(tensor_type.elem_type, dims)
 
+
+_CONSTANTS: dict[bytes, Tensor] = {}  # that are small and have their bytes in them
+forget_on_registration(_CONSTANTS.clear)
 
 MAX_PASSES = 4
 MAX_CALLS = 30  # functions in functions
@@ -297,6 +301,13 @@ class _Engine:
     # The interface for rules
 
     def load(self, tensor: onnx.TensorProto) -> Tensor:
+        if math.prod(tensor.dims) > MAX_ELEMENTS:
+            return share_tensor(self.read(tensor))
+        is_inside = tensor.data_location != onnx.TensorProto.EXTERNAL
+        known, key = _CONSTANTS if is_inside else self.model.constants, tensor.SerializeToString(deterministic=True)
+        return known.get(key) or known.setdefault(key, self.read(tensor))
+
+    def read(self, tensor: onnx.TensorProto) -> Tensor:
         reason = ""
         if math.prod(tensor.dims) > MAX_ELEMENTS:
             reason = f"it has more than {MAX_ELEMENTS} elements"
@@ -352,9 +363,8 @@ class _Engine:
     def run_node(self, node: Node) -> None:
         check_time()
         inputs = [None if value is None else self.known(value) for value in node.inputs]
-        ctx = InferenceContext(node, inputs, self._bound_attributes(node), self)
         try:
-            results = self._results(ctx)
+            results = self._results(node, inputs)
         except UnknownError as reason:
             said = str(reason)  # the nodes that it names already may be many: chains are long
             told = said if len(said) > MAX_REASON else f"{node.label}: {said}"
@@ -364,7 +374,7 @@ class _Engine:
         for index, value in enumerate(node.outputs):
             if value is not None:
                 tensor = results[index] if index < len(results) else unknown_tensor(f"{node.label} has no such output")
-                self.table[value] = tensor if tensor.dims is None else self.rewriter.tensor(tensor)
+                self.table[value] = tensor if tensor.dims is None else share_tensor(self.rewriter.tensor(tensor))
 
     def _bound_attributes(self, node: Node) -> Mapping[str, AttributeProto]:
         if not self.running:
@@ -372,19 +382,27 @@ class _Engine:
         bound = {name: self.bound.get(each.ref_attr_name, each) for name, each in node.attributes.items()}
         return {name: attribute for name, attribute in bound.items() if not attribute.ref_attr_name}
 
-    def _results(self, ctx: InferenceContext) -> list[Tensor]:
-        node = ctx.node
+    def _results(self, node: Node, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
         self.work += node.scope is not self.model.graph
         if self.work > MAX_WORK:
             raise UnknownError("the bodies and functions around it take too long")
+        rule, key = RULES.get(node.operator), None
+        if rule is not None and not (self.functions or node.bodies):
+            key = result_key(rule, node, inputs)
+            if key is not None and (known := KNOWN_RESULTS.get(key)) is not None:
+                return known.repeat(node, self.notes)
+        ctx = InferenceContext(node, inputs, self._bound_attributes(node), self)
         function = self.functions.get((node.domain, node.op_type, node.proto.overload)) if self.functions else None
         if function is not None:
             return self._call_function(ctx, *function)
-        rule = RULES.get(node.operator)
         if rule is None:
             return infer_node(ctx)
-        results = rule(ctx)
-        return results if isinstance(results, list) else [results]
+        before = len(self.notes.reasons), self.notes.mark()
+        found = rule(ctx)
+        results = found if isinstance(found, list) else [found]
+        if key is not None:
+            keep_results(key, ctx, results, *before)
+        return results
 
     def _call_function(self, ctx: InferenceContext, function: onnx.FunctionProto, scope: Scope) -> list[Tensor]:
         if scope in self.running:

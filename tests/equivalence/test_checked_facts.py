@@ -76,8 +76,9 @@ def wrong(rule: Rule) -> Rule:
 def forget() -> None:
     """Forget what was confirmed before, and shapes that were inferred."""
     checked_facts._HELD.clear()
-    for known in ("_infer_spec", "_inference_of"):
-        getattr(sys.modules["graphkit.shapes.infer"], known).cache_clear()
+    engine = sys.modules["graphkit.shapes.infer"]
+    for forget_known in (engine._infer_spec.cache_clear, engine._inference_of.cache_clear, engine._CONSTANTS.clear):
+        forget_known()
 
 
 @pytest.fixture
