@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -60,7 +60,7 @@ class Model:
     _scratch: Scratch = field(default_factory=Scratch, repr=False)
     _adopted: dict[str, tuple[Path, Model]] = field(default_factory=dict, repr=False)  # by location
     related_dims: dict[object, Any] = field(default_factory=dict, repr=False)
-    constants: dict[bytes, Any] = field(default_factory=dict, repr=False)
+    constants: dict[Hashable, Any] = field(default_factory=dict, repr=False)
     is_edited: bool = False
     _memory: MemoryWeights | None = field(default=None, repr=False)  # of a model that came from memory
 

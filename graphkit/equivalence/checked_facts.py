@@ -55,6 +55,7 @@ SMALL = (0, 1, 2, 3, 4, 5, 7, 8, 9, 13, 17, 33)
 LARGER = (41, 59, 67, 131, 257, 299, 300, 301, 515, 1031)
 NUMBERS = (*SMALL, *LARGER, 4097, 32767, 46341, 65535, 65537, (1 << 24) - 1, (1 << 24) + 1, (1 << 31) - 1)
 
+UNKNOWN = Tensor(0, None)
 Sizes = tuple[Values, int]  # sizes of many runs, and which of these
 
 _HELD: set[Hashable] = set()  # claims that held before
@@ -186,7 +187,7 @@ class _Claim:
                 found.update(numpy_helper.to_array(tensor).ravel()[:MAX_NUMBERS].tolist())
         return {number + step for number in found for step in (-1, 0, 1)}
 
-    def legal(self, values: Values) -> np.ndarray:
+    def legal(self, values: Values, weights: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
         """Return at which sizes the node may run, all numbers are as its rule takes them, and it is not too large."""
         legal = np.ones(values.count, bool)
         for tensor in (*self.read, *self.told):
@@ -201,7 +202,7 @@ class _Claim:
         for equal in self.equal:
             if len(sides := [*_sized_expressions((equal.left, equal.right), values)]) == 2:
                 legal &= values.of(sides[0]) == values.of(sides[1])
-        for usual, largest, weight in zip((BYTES, STEPS), (MAX_BYTES, MAX_STEPS), self.weights(values), strict=True):
+        for usual, largest, weight in zip((BYTES, STEPS), (MAX_BYTES, MAX_STEPS), weights, strict=True):
             legal &= (weight <= usual) | ((weight <= TIMES * weight[0]) & (weight <= largest)) | self.is_large
         return legal
 
@@ -278,15 +279,22 @@ def _claims_of(reading: Reading, shapes: Shapes) -> Iterator[_Claim]:
         yield from map(_producing_node, (*node.operands, *given))
 
     needed = {*walk_breadth_first(filter(None, map(_producing_node, told)), before)}
-    for node in (node for node in reading.nodes if node.constant is None and not node.bodies):
-        constants = (_small_constant(reading.model, value) for value in node.inputs)
-        limits, equal = noted.get(node, ((), ()))
-        inputs = tuple(None if value is None else shapes.first.get(value, Tensor(0, None)) for value in node.inputs)
+    seen: dict[Hashable, _Claim] = {}
+    for node in (node for node in reading.nodes if not node.bodies and node.constant is None):
+        inputs = tuple(None if value is None else shapes.first.get(value, UNKNOWN) for value in node.inputs)
         outputs = tuple(None if value is None else shapes.first.get(value) for value in node.outputs)
-        held = {at: each for at, each in enumerate(constants) if each is not None}
+        constants = tuple(None if value is None else _small_constant(value.constant) for value in node.inputs)
+        content = (None if each is None else each.raw_data or each.SerializeToString() for each in constants)
+        key = node.signature, node.proto.overload, *map(id, (*inputs, *outputs)), *content
+        if (known := seen.get(key)) is not None:  # which has the very same facts
+            known.is_needed |= node in needed
+            continue
+        limits, equal = noted.get(node, ((), ()))
+        bare = (None if each is None else _bare_constant(reading.model, each) for each in constants)
+        held = {at: each for at, each in enumerate(bare) if each is not None}
         claim = _Claim(node, inputs, outputs, held, tuple(limits), tuple(equal), is_needed=node in needed)
-        if claim.told and claim.says_something:
-            yield claim
+        seen[key] = claim
+    yield from (claim for claim in seen.values() if claim.told and claim.says_something)
 
 
 def _producing_node(value: Value) -> Node | None:
@@ -294,11 +302,13 @@ def _producing_node(value: Value) -> Node | None:
     return value.producer or value.scope.owner
 
 
-def _small_constant(model: Model, value: Value | None) -> TensorProto | None:
-    """Return a constant that is read as it is, with its bytes in it."""
-    tensor = None if value is None else value.constant
-    if tensor is None or (payload_size(tensor) or 0) > MAX_CONSTANT:
-        return None
+def _small_constant(tensor: TensorProto | None) -> TensorProto | None:
+    """Return a constant that is read as it is, None for any other one."""
+    return None if tensor is None or (payload_size(tensor) or 0) > MAX_CONSTANT else tensor
+
+
+def _bare_constant(model: Model, tensor: TensorProto) -> TensorProto | None:
+    """Return a constant with its bytes in it, without a name."""
     copy = deepcopy(tensor)
     for name in ("name", "doc_string", "metadata_props"):
         copy.ClearField(name)
@@ -349,7 +359,8 @@ def _sizes_of(claim: _Claim, values: Values) -> Iterator[Sizes]:
     """Yield the sizes at which a claim is tried, each once: those that were drawn, then some that make it run."""
     seen = set[tuple[int, ...]]()
     for several in chain([values], _equalise_sizes(claim, values)):
-        rows, steps = np.flatnonzero(claim.legal(several)), claim.weights(several)[1]
+        weights = claim.weights(several)
+        rows, steps = np.flatnonzero(claim.legal(several, weights)), weights[1]
         for row in (rows[np.argsort(steps[rows], kind="stable")] if steps[0] > STEPS / TIMES else rows).tolist():
             found = tuple(int(sizes[row]) for sizes in several.columns.values())
             if found not in seen:

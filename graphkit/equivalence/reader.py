@@ -249,9 +249,7 @@ def free_elements(shapes: Shapes) -> frozenset[str]:
     """
     dims: set[str] = set()
     free: set[str] = set()
-    for value, tensor in shapes.first.items():
-        if value.tensor is not None:
-            continue
+    for tensor in dict.fromkeys(tensor for value, tensor in shapes.first.items() if value.tensor is None):
         dims.update(name for dim in tensor.dims or () for name in dim.symbols if name not in free)
         elements = tensor.elements or () if tensor.may_have_data else ()
         for expr in (each.dividend if isinstance(each, Ratio) else each for each in elements):
@@ -389,18 +387,18 @@ class _Reader:
                 self.tools.terms.note("one spelling for all versions")
             attributes, args = spelling
         attributes, operands = self.with_bodies(node, attributes, args, context)
+        reads = self.exact is None, self.exact is not None  # the signs of zeros; real numbers
         for index, value in enumerate(node.outputs):
             if value is not None:
                 raw = self.tools.terms.make(node.operator, (*attributes, index), operands, 0, None)
                 facts = self.facts.of(value, raw, partial(shaped_by, node, attributes, args, index))
-                app = Application(node, attributes, args, index, dtype=facts.dtype, dims=facts.dims, tools=self.tools)
+                app = Application(node, attributes, args, index, facts.dtype, facts.dims, self.tools, *reads)
                 self.read_output(app, raw, facts, value, context)
 
     def read_output(self, app: Application, raw: Term, facts: Facts, value: Value, context: Context) -> None:
         raw.dtype = raw.dtype or facts.dtype
         raw.dims = raw.dims if raw.dims is not None else facts.dims
         raw.origins[self.side] = raw.origins[self.side] or f"{app.node.path} ({app.node.operator})"
-        app = replace(app, has_sign=self.exact is None, is_real=self.exact is not None)
         if self.exact is None:
             term = self.read_signs(app, raw, facts, value)
         else:
@@ -433,7 +431,8 @@ class _Reader:
         """Return the normal form of a node with other arguments."""
         if args != list(app.args):
             raw = self.tools.terms.make(app.node.operator, (*app.attributes, app.index), args, app.dtype, app.dims)
-        return self.forms.of(replace(app, args=args), raw, facts)
+            app = replace(app, args=args)
+        return self.forms.of(app, raw, facts)
 
     def read_if(self, node: Node, condition: Term, context: Context) -> None:
         array = self.tools.constants.array(condition) if condition.is_constant else None

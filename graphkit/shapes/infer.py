@@ -29,7 +29,7 @@ from graphkit.progress import check_time
 from graphkit.shapes.graph_inputs import AS_DECLARED, Bounds, DimSpec, Inputs
 from graphkit.shapes.inferred_shapes import Shapes
 from graphkit.shapes.input_dims import claimed_inputs, declared_inputs
-from graphkit.shapes.known_results import KNOWN_RESULTS, keep_results, result_key, share_tensor
+from graphkit.shapes.known_results import KNOWN_RESULTS, MAX_KNOWN, keep_results, result_key, share_tensor
 from graphkit.shapes.learned_facts import (
     find_replacement,
     learned_ranges,
@@ -127,7 +127,7 @@ def _read_result(ctx: InferenceContext, result: TypeProto | None, names: dict[st
     return Tensor(tensor_type.elem_type, dims)
 
 
-_CONSTANTS: dict[bytes, Tensor] = {}  # that are small and have their bytes in them
+_CONSTANTS: dict[Hashable, Tensor] = {}  # that are small and have their bytes in them
 forget_on_registration(_CONSTANTS.clear)
 
 MAX_PASSES = 4
@@ -303,8 +303,12 @@ class _Engine:
     def load(self, tensor: onnx.TensorProto) -> Tensor:
         if math.prod(tensor.dims) > MAX_ELEMENTS:
             return share_tensor(self.read(tensor))
-        is_inside = tensor.data_location != onnx.TensorProto.EXTERNAL
-        known, key = _CONSTANTS if is_inside else self.model.constants, tensor.SerializeToString(deterministic=True)
+        known: dict[Hashable, Tensor] = self.model.constants
+        key: Hashable = tensor.SerializeToString(deterministic=True)
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            known, key = _CONSTANTS, (tensor.data_type, *tensor.dims, tensor.raw_data or key)
+        if len(known) >= MAX_KNOWN:
+            known.clear()
         return known.get(key) or known.setdefault(key, self.read(tensor))
 
     def read(self, tensor: onnx.TensorProto) -> Tensor:

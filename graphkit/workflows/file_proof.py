@@ -169,6 +169,10 @@ class FileRewrite:
             from graphkit.runtime.session import check_files
 
             check_files(self.model)
+        if options.verify:
+            from graphkit.runtime.isolation import start_ahead
+
+            start_ahead()
 
     def write(self, rewritten: Model, proof: Callable[[Path], T]) -> tuple[Saved, T | None]:
         """Write the result, and prove it before it gets its name: a run that breaks off leaves all as it was.
