@@ -387,12 +387,13 @@ class _Reader:
                 self.tools.terms.note("one spelling for all versions")
             attributes, args = spelling
         attributes, operands = self.with_bodies(node, attributes, args, context)
-        reads = self.exact is None, self.exact is not None  # the signs of zeros; real numbers
+        is_exact = self.exact is None
         for index, value in enumerate(node.outputs):
             if value is not None:
                 raw = self.tools.terms.make(node.operator, (*attributes, index), operands, 0, None)
                 facts = self.facts.of(value, raw, partial(shaped_by, node, attributes, args, index))
-                app = Application(node, attributes, args, index, facts.dtype, facts.dims, self.tools, *reads)
+                reads = partial(Application, has_sign=is_exact, is_real=not is_exact, tools=self.tools)
+                app = reads(node, attributes, args, index, dtype=facts.dtype, dims=facts.dims)
                 self.read_output(app, raw, facts, value, context)
 
     def read_output(self, app: Application, raw: Term, facts: Facts, value: Value, context: Context) -> None:
