@@ -285,7 +285,8 @@ def _claims_of(reading: Reading, shapes: Shapes) -> Iterator[_Claim]:
         outputs = tuple(None if value is None else shapes.first.get(value) for value in node.outputs)
         constants = tuple(None if value is None else _small_constant(value.constant) for value in node.inputs)
         content = (None if each is None else each.raw_data or each.SerializeToString() for each in constants)
-        key = node.signature, node.proto.overload, *map(id, (*inputs, *outputs)), *content
+        spelled = node.proto.overload, node.proto.HasField("domain")
+        key = node.signature, spelled, *map(id, (*inputs, *outputs)), *content
         if (known := seen.get(key)) is not None:  # which has the very same facts
             known.is_needed |= node in needed
             continue
