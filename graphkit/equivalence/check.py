@@ -113,11 +113,10 @@ def check_equivalence(
         if fault := next(faults, "") or loading_fault(*models):
             raise UnknownError(fault)
         common = partial(common_shapes, before, after, names, values or {}, narrower=narrower, free=free)
-        if dims == "apart" and (name := _find_other_shape(*common(declared=declared, is_rough=True), is_rough=True)):
-            raise UnknownError(f"where dims of one name differ, '{name}' has other dims in each model")
-        shapes = common(declared=declared)
-        if dims == "apart" and (name := _find_other_shape(*shapes)):
-            raise UnknownError(f"where dims of one name differ, '{name}' has other dims in each model")
+        for is_rough in (True, False) if dims == "apart" else (False,):
+            shapes = common(declared=declared, is_rough=is_rough)
+            if dims == "apart" and (name := _find_other_shape(*shapes, is_rough=is_rough)):
+                raise UnknownError(f"where dims of one name differ, '{name}' has other dims in each model")
         if fault := kernel_fault(models[0], shapes[0]) or kernel_fault(models[1], shapes[1]):
             raise UnknownError(fault)
         tools = Tools.of(constants, RequiredProducts(required_equalities(shapes[0])))
@@ -149,13 +148,12 @@ def _find_other_shape(before: Shapes, after: Shapes, *, is_rough: bool = False) 
     """
     known = {value.name: before[value].dims for value in before.model.graph.values.values() if value.kind == "node"}
     others = ((value.name, after[value].dims) for value in after.model.graph.values.values() if value.kind == "node")
-    pairs = ((name, dims, other) for name, dims in others if dims and (other := known.get(name)) and dims != other)
-    return next((name for name, *both in pairs if not is_rough or _has_other_dim(*both)), "")
-
-
-def _has_other_dim(dims: Sequence[Expr], others: Sequence[Expr]) -> bool:
-    names = ((dim.name or "?", other.name or "?") for dim, other in zip(dims, others, strict=False))
-    return any(name != other and "?" not in (name[0], other[0]) for name, other in names)
+    for name, dims in others:
+        if dims and (other := known.get(name)) and dims != other:
+            names = [(one.name or "?", two.name or "?") for one, two in zip(dims, other, strict=False)]
+            if not is_rough or any(one != two and "?" not in (one[0], two[0]) for one, two in names):
+                return name
+    return ""
 
 
 def _read_inputs(shapes: Both, names: Names) -> set[str]:

@@ -18,7 +18,7 @@ from graphkit.ops.rule_context import UnknownError
 from graphkit.ops.tensor import EXACT, Dims, Ratio, bound_up_to, dims_product, exact_range, term_span
 from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, const, infer, parse, symbol
 from graphkit.shapes.graph_inputs import Inputs
-from graphkit.shapes.infer import infer_from, infer_roughly, infer_settled
+from graphkit.shapes.infer import infer_from, infer_roughly
 from graphkit.shapes.input_dims import DeclaredInputs, read_alike
 from graphkit.symbolic.algebra import lower, minimum, upper
 from graphkit.symbolic.expr import OPERATIONS, Atom, Call, Monomial, TooComplexError
@@ -81,7 +81,7 @@ def common_shapes(
     if is_rough:
         return infer_roughly(before, first), infer_roughly(after, second)
     ranges = dict(first.ranges)
-    shapes = infer_settled(before, first)
+    shapes = infer_from(before, first, is_settled=True)
     learned = {name: ends for name, ends in first.ranges.items() if ends[0] is not None and ends != ranges.get(name)}
     second.narrow_ranges({name: bounds for name, bounds in learned.items() if name in second.names})
     return shapes, infer_from(after, second)

@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +29,6 @@ from graphkit.graph.view import Node, Scope, Value
 from graphkit.io.read import DEFAULT_THRESHOLD
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model
-from graphkit.ops.registry import forget_on_registration
 from graphkit.ops.rule_context import NodeFacts
 from graphkit.ops.tensor import element_numbers
 from graphkit.rewrite.base import Declined, MatchFailure
@@ -54,14 +53,6 @@ def _possible_scopes(scope: Scope, impossible: Container[Scope]) -> Iterator[Sco
                 yield from _possible_scopes(body, impossible)
 
 
-@lru_cache(maxsize=1)  # the last model that nothing changed is the first one of the next run
-def _infer_cached(model: Model, spec: DimSpec) -> Shapes:
-    return infer(model, spec)
-
-
-forget_on_registration(_infer_cached.cache_clear)
-
-
 class Editor(Edits):
     """Collects edits of a sound model; where it is wanted, what fusions of onnxruntime look for is kept."""
 
@@ -79,7 +70,7 @@ class Editor(Edits):
     @cached_property
     def shapes(self) -> Shapes:
         """The inferred shapes of the model."""
-        return _infer_cached(self.model, self.spec)
+        return infer(self.model, self.spec)
 
     @cached_property
     def scopes(self) -> tuple[Scope, ...]:

@@ -128,8 +128,6 @@ def _read_result(ctx: InferenceContext, result: TypeProto | None, names: dict[st
 
 
 _CONSTANTS: dict[Hashable, Tensor] = {}  # that are small and have their bytes in them
-forget_on_registration(_CONSTANTS.clear)
-
 MAX_PASSES = 4
 MAX_CALLS = 30  # functions in functions
 MAX_REASON = 300  # characters
@@ -171,12 +169,9 @@ def infer(
     return infer_from(model, Inputs(model, spec, values)) if values else _infer_spec(model, spec)
 
 
-@lru_cache(maxsize=12)  # an original is asked about again after all rewrites of it, and with an empty past
+@lru_cache(maxsize=12)
 def _infer_spec(model: Model, spec: DimSpec) -> Shapes:
     return infer_from(model, Inputs(model, spec))
-
-
-forget_on_registration(_infer_spec.cache_clear)
 
 
 def infer_claimed(model: Model, known: Shapes | None = None) -> Shapes:
@@ -187,33 +182,21 @@ def infer_claimed(model: Model, known: Shapes | None = None) -> Shapes:
     return known or infer(model)
 
 
-def infer_from(model: Model, inputs: Inputs) -> Shapes:
-    """Return the shape of every tensor, inferred from the known facts of the inputs, whose ranges are narrowed."""
-    found = _known_inference(model, inputs)
-    return found.narrowing(inputs, found.shapes)
+def infer_from(model: Model, inputs: Inputs, *, is_settled: bool = False) -> Shapes:
+    """Return the shape of every tensor, inferred from the known facts of the inputs, whose ranges are narrowed.
 
-
-def infer_settled(model: Model, inputs: Inputs) -> Shapes:
-    """Return the same as if all ranges had been known before that the nodes require."""
-    found = _known_inference(model, inputs)
-    return found.narrowing(inputs, found.settled)
+    It is settled where it is as if all ranges had been known before that the nodes require.
+    """
+    found = _inference_of(model, inputs)
+    shapes = found.settled if is_settled else found.shapes
+    if inputs.ranges != found.inputs.ranges:
+        inputs.narrow_ranges(found.inputs.ranges)
+    return shapes
 
 
 def infer_roughly(model: Model, inputs: Inputs) -> Shapes:
     """Return what a first pass alone says, which learns nothing from what nodes require."""
-    return _known_inference(model, inputs).rough
-
-
-def _known_inference(model: Model, inputs: Inputs) -> _Inference:
-    return _Inference(model, inputs) if inputs.values else _inference_of(model, _Given(inputs.state(), inputs))
-
-
-@dataclass(frozen=True)
-class _Given:
-    """Known facts of inputs, by what an inference reads of them."""
-
-    state: Hashable
-    inputs: Inputs = field(compare=False)
+    return _inference_of(model, inputs).rough
 
 
 class _Inference:
@@ -238,40 +221,42 @@ class _Inference:
 
     @cached_property
     def shapes(self) -> Shapes:
-        engine = self.passes[0] if self.passes else self.run_pass()
-        while True:
-            before = dict(self.inputs.ranges)
-            if engine.is_complete() or not engine.learn(self.equal):
-                break
+        engine, before = self.passes[0] if self.passes else self.run_pass(), dict(self.inputs.ranges)
+        while not engine.is_complete() and engine.learn(self.equal):
             if self.inputs.ranges != before:
                 self.unsettled, self.is_pure = len(self.passes), not self.equal
             if len(self.passes) == MAX_PASSES:
                 break
-            engine = self.run_pass()
+            engine, before = self.run_pass(), dict(self.inputs.ranges)
         return engine.finish(self.passes)
 
     @cached_property
     def settled(self) -> Shapes:
         shapes = self.shapes
-        if not self.unsettled:
-            return shapes
-        if self.is_pure and self.unsettled < len(self.passes):
-            return self.passes[-1].finish(self.passes[self.unsettled :])
-        return infer_from(self.model, self.inputs)
+        if not self.is_pure or self.unsettled == len(self.passes):
+            return infer_from(self.model, self.inputs)
+        return self.passes[-1].finish(self.passes[self.unsettled :]) if self.unsettled else shapes
 
-    def narrowing(self, inputs: Inputs, shapes: Shapes) -> Shapes:
-        """Return the shapes; the ranges of some inputs become those that the passes learned."""
-        if inputs.ranges != self.inputs.ranges:
-            inputs.narrow_ranges(self.inputs.ranges)
-        return shapes
+
+@dataclass(frozen=True)
+class _Given:
+    """Known facts of inputs, by what an inference reads of them."""
+
+    state: Hashable
+    inputs: Inputs = field(compare=False)
 
 
 @lru_cache(maxsize=12)  # an original is asked about again after all rewrites of it, and with an empty past
-def _inference_of(model: Model, given: _Given) -> _Inference:
+def _inference_of_state(model: Model, given: _Given) -> _Inference:
     return _Inference(model, given.inputs)
 
 
-forget_on_registration(_inference_of.cache_clear)
+def _inference_of(model: Model, inputs: Inputs) -> _Inference:
+    return _Inference(model, inputs) if inputs.values else _inference_of_state(model, _Given(inputs.state(), inputs))
+
+
+for forget in (_inference_of_state.cache_clear, _infer_spec.cache_clear, _CONSTANTS.clear):
+    forget_on_registration(forget)
 
 
 def _distinct_requirements(passes: Iterable[Sequence[Requirement]]) -> tuple[Requirement, ...]:

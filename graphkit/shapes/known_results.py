@@ -70,15 +70,7 @@ def result_key(rule: Rule, node: Node, inputs: Sequence[Tensor | None]) -> Hasha
 def keep_results(
     key: Hashable, ctx: InferenceContext, results: Sequence[Tensor], symbols: int, mark: Sequence[int]
 ) -> None:
-    """Keep what a rule said, unless that names something of its node.
-
-    Args:
-        key: All that the rule saw.
-        ctx: What it was given.
-        results: What it says of the outputs.
-        symbols: How many new symbols there were before it ran.
-        mark: The position in the notes then.
-    """
+    """Keep what a rule said beyond some symbols and a mark of the notes, unless that names something of its node."""
     notes = ctx.notes
     if ctx.is_named or len(notes.reasons) > symbols or len(notes.findings) > mark[0]:
         return

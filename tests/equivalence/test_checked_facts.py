@@ -77,7 +77,11 @@ def forget() -> None:
     """Forget what was confirmed before, and shapes that were inferred."""
     checked_facts._HELD.clear()
     engine = sys.modules["graphkit.shapes.infer"]
-    for forget_known in (engine._infer_spec.cache_clear, engine._inference_of.cache_clear, engine._CONSTANTS.clear):
+    for forget_known in (
+        engine._infer_spec.cache_clear,
+        engine._inference_of_state.cache_clear,
+        engine._CONSTANTS.clear,
+    ):
         forget_known()
 
 
