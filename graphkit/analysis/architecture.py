@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,10 +12,8 @@ from graphkit.analysis.findings import Finding, Judged
 from graphkit.analysis.kv_cache import KVCache, kv_cache
 from graphkit.dtypes import inline_array
 from graphkit.graph.cache_entries import split_name as words
-from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import family_labels, module_path
 from graphkit.graph.roles import count_captured_values, trace_condition, zero_length_outputs
-from graphkit.graph.uses import find_lookups, table_entries
 from graphkit.graph.view import Node, Scope, Value, all_nodes, follow_chain, unwrap_value
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, NodeMark, Prose, table
@@ -104,7 +102,7 @@ def architecture(model: ModelLike) -> Architecture:
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        vocabulary=vocabulary_size(model),
+        vocabulary=model.roles.vocabulary,
     )
 
 
@@ -254,26 +252,6 @@ def _shape_elements(value: Value | None, depth: int = 2) -> list[int | None]:
         parts = [_shape_elements(part, depth - 1) or [None] for part in producer.inputs]
         return [element for part in parts for element in part]
     return []
-
-
-def vocabulary_size(model: Model) -> int | None:
-    """Return the entries of the vocabulary: the rows of the table that tokens look up, or the width of the logits."""
-    tokens = model.roles.all("tokens")
-    if not tokens:
-        return None
-    for value, role in model.roles.outputs.items():
-        declared = declared_type(value) if role == "logits" else None
-        if declared and declared.dims and len(declared.dims) == 3:
-            size = declared.dims[-1]
-            rows = _table_rows(tokens)
-            if isinstance(size, int) and size > 2 and (rows is None or abs(rows - size) <= max(rows, size) // 8):
-                return size
-    return _table_rows(tokens)
-
-
-def _table_rows(tokens: Sequence[Value]) -> int | None:
-    sizes = (table_entries(*lookup) for value in tokens for lookup in find_lookups(value))
-    return next((rows for rows in sizes if rows is not None), None)
 
 
 # Control flow: If, Loop, Scan and search operators, the values they capture, and the conditions of Ifs.

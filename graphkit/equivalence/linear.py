@@ -16,7 +16,7 @@ from onnx import TensorProto
 from graphkit.dtypes import FLOATS
 from graphkit.equivalence import cutting, flat
 from graphkit.equivalence.application import Application, Result, Tools
-from graphkit.equivalence.axioms import Axiom
+from graphkit.equivalence.axioms import AXIOMS, FIRST_AXIOMS, Axiom
 from graphkit.equivalence.cutting import find_padding
 from graphkit.equivalence.movement import expands_to
 from graphkit.equivalence.spelling import OF_KERNEL
@@ -635,3 +635,5 @@ REAL_AXIOMS: tuple[Axiom, ...] = (
     Axiom.of("layer normalisation", "LayerNormalization", normalise_layer),
     Axiom.of("kernels of functions", "Identity", run_kernel),
 )
+
+REAL = (*FIRST_AXIOMS, *REAL_AXIOMS, *AXIOMS)

@@ -12,9 +12,8 @@ from onnx import NodeProto, TensorProto, helper
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.equivalence.application import Application, Context, Names, Reading, Run, Tools, attributes_of, version_of
-from graphkit.equivalence.axioms import AXIOMS, FIRST_AXIOMS, Axiom
+from graphkit.equivalence.axioms import AXIOMS, Axiom
 from graphkit.equivalence.cutting import WRITES
-from graphkit.equivalence.linear import REAL_AXIOMS
 from graphkit.equivalence.movement import leading_ones
 from graphkit.equivalence.sizes import RequiredProducts, required_equalities
 from graphkit.equivalence.spelling import draws_random_numbers, spell_alike
@@ -164,7 +163,6 @@ def broadcast_dims(args: Sequence[Term | None]) -> Hashable | None:
 # The normal form of what a node gives: its term once the axioms are applied.
 
 EXACT = AXIOMS
-REAL = (*FIRST_AXIOMS, *REAL_AXIOMS, *AXIOMS)
 
 
 class NormalForms:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from graphkit.equivalence.application import Names, Reading, Tools, inputs_fault
-from graphkit.equivalence.reader import EXACT, REAL, read_pair
+from graphkit.equivalence.linear import REAL
+from graphkit.equivalence.reader import EXACT, read_pair
 from graphkit.equivalence.sizes import RequiredProducts, common_shapes, required_equalities
 from graphkit.equivalence.spelling import inline_model
 from graphkit.equivalence.terms import Constants, Term, Terms

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from onnx import TensorProto
 
 from graphkit.graph.cache_entries import CROSS, CacheEntry, StateEntry, cache_entries, recurrent_states, split_name
-from graphkit.graph.declared_types import Dim, TensorType, hinted_type
+from graphkit.graph.declared_types import Dim, TensorType, declared_dims, hinted_type
 from graphkit.graph.mask_polarity import Polarity, find_polarity
 from graphkit.graph.operator_traits import PRESERVING
 from graphkit.graph.uses import BEFORE_LOOKUPS, Use, find_lookups, find_uses, table_entries
@@ -189,6 +189,18 @@ class Roles:
     def empty(self) -> tuple[Value, ...]:
         """The outputs of a merged decoder that have no elements once it reads the past."""
         return tuple(value for decoder in self.merged for value in decoder.zero_length)
+
+    @cached_property
+    def vocabulary(self) -> int | None:
+        """The entries of the vocabulary: the rows of the table that tokens look up, or the width of the logits."""
+        lookups = (lookup for value in self.all("tokens") for lookup in find_lookups(value))
+        rows = next((size for lookup in lookups if (size := table_entries(*lookup)) is not None), None)
+        for value, role in self.outputs.items() if self.first("tokens") is not None else ():
+            dims = declared_dims(value) if role == "logits" else None
+            width = dims[-1] if dims and len(dims) == 3 else None
+            if isinstance(width, int) and width > 2 and (rows is None or abs(rows - width) <= max(rows, width) // 8):
+                return width
+        return rows
 
     @property
     def logits(self) -> Value | None:

@@ -15,11 +15,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import IO, Any
 
 from graphkit.progress import allocated_bytes, limit_memory
 from graphkit.runtime.onnxruntime_loader import open_model, run_in_place, run_model, runtime_version
-from graphkit.runtime.placement import RECORD, count_nodes, place_nodes
 from graphkit.runtime.providers import parse_provider
 from graphkit.runtime.shared_memory import Arena
 
@@ -134,6 +134,8 @@ class _Server:
                 self._limit_memory(request["memory"])
                 content: Any = arena.get(request["content"], copy=False)
                 provider = parse_provider(request["provider"])
+                from graphkit.runtime.placement import place_nodes
+
                 return place_nodes(content.tobytes(), provider, folder=request["folder"], dims=request["dims"])
             return self._load(request, arena) if request["do"] == "load" else self._run(request, arena)
         except MemoryError:
@@ -151,11 +153,18 @@ class _Server:
             content: Any = arena.get(request["content"], copy=False)
             path_or_bytes = content.tobytes()
         provider = parse_provider(request["provider"])
-        entries = {} if provider.is_cpu else RECORD
-        session = open_model(path_or_bytes, provider=provider, entries=entries, **request["options"])
+        open_it = partial(open_model, path_or_bytes, provider=provider, **request["options"])
+        placed: dict[str, int] = {}
+        if provider.is_cpu:
+            session = open_it(entries={})
+        else:
+            from graphkit.runtime.placement import RECORD, count_nodes
+
+            session = open_it(entries=RECORD)
+            placed = count_nodes(session)
         self.sessions[number] = session
         return {
-            "placed": {} if provider.is_cpu else count_nodes(session),
+            "placed": placed,
             "inputs": [port.name for port in session.get_inputs()],
             "outputs": [port.name for port in session.get_outputs()],
         }

@@ -14,7 +14,6 @@ from functools import cached_property
 import numpy as np
 from onnx import TensorProto
 
-from graphkit.analysis.architecture import vocabulary_size
 from graphkit.dtypes import BITS, FLOATS, INTEGERS, dtype_name
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import TensorType, declared_type, type_text
@@ -89,7 +88,7 @@ class InputGenerator:
     ) -> None:
         model = as_model(model)
         self.model, self.seed, self.is_unpadded = declarations(model).model, seed, is_unpadded
-        self.vocabulary = vocabulary_size(model) or SMALL_VOCABULARY
+        self.vocabulary = model.roles.vocabulary or SMALL_VOCABULARY
         self.bounds = {value.name: index_bound(value, self.model) for value in self.model.graph.inputs}
         self.tables = {value.name: [*_table_lengths(value, self.model)] for value in self.model.graph.inputs}
         self.counts_masks = any(node.op_type in COUNTING for node in all_nodes(self.model.scopes))

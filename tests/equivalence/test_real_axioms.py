@@ -17,8 +17,7 @@ from small_models import model
 from graphkit.equivalence import check_equivalence, linear, terms
 from graphkit.equivalence.application import Application, Result
 from graphkit.equivalence.axioms import Axiom
-from graphkit.equivalence.linear import REAL_AXIOMS, Change, change_term
-from graphkit.equivalence.reader import REAL
+from graphkit.equivalence.linear import REAL, REAL_AXIOMS, Change, change_term
 from graphkit.errors import ModelError
 from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model
