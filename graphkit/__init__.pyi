@@ -65,8 +65,7 @@ from .options import (
     TransformersJsOptions,
 )
 from .passes import PASSES
-from .passes.control_flow.merge_decoders import Merge, MergeDecoders, merge_decoders
-from .passes.control_flow.split_merged import Split, split_merged
+from .passes.control_flow.merged_decoders import Merge, MergeDecoders, Split, merge_decoders, split_merged
 from .passes.fold_pipeline import fold
 from .passes.registry import parse_pipeline
 from .render.result import Result

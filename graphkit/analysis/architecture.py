@@ -13,6 +13,7 @@ from graphkit.analysis.kv_cache import KVCache, kv_cache
 from graphkit.dtypes import inline_array
 from graphkit.graph.cache_entries import split_name as words
 from graphkit.graph.names import family_labels, module_path
+from graphkit.graph.operator_traits import PRESERVING, joined_parts, requested_shape
 from graphkit.graph.roles import count_captured_values, trace_condition, zero_length_outputs
 from graphkit.graph.view import Node, Scope, Value, all_nodes, follow_chain, unwrap_value
 from graphkit.model import Model, ModelLike, as_model
@@ -24,10 +25,10 @@ FUSED = re.compile(r"(^|[./_])(c_attn|qkv|qkv_proj|wqkv|query_key_value|in_proj|
 LAYER = re.compile(r"^(.*?)(?:^|[./])(layers?|blocks?|h|encoder_layers|decoder_layers)[./](\d{1,9})[./]")
 WEIGHTED = {"MatMul", "Gemm", "MatMulInteger", "DynamicQuantizeMatMul", "MatMulIntegerToFloat"}
 WEIGHTED |= {"QLinearMatMul", "MatMulNBits", "MatMulBnb4", "FusedMatMul", "QGemm"}
-# operators that may stand between a projection and the Reshape that splits it into heads
+# operators that may stand between a projection and what splits it into heads
 AFTER_PROJECTION = {"Add", "Split", "Mul", "Div", "Cast", "Identity", "QuantizeLinear", "DequantizeLinear"}
 WRAPPING = {"Cast", "com.microsoft.DequantizeLinear", "DequantizeLinear", "Identity", "Transpose"}  # of a weight
-OFFSETTING = {"Add", "Sub", "Reshape", "Unsqueeze", "Cast", "Expand", "Identity", "Transpose"}  # of positions
+OFFSETTING = PRESERVING | {"Add", "Sub", "Cast"}  # of positions
 MASK_COMPARISONS = {"Less", "LessOrEqual", "Greater", "GreaterOrEqual"}
 DESCRIBED = {
     "vision": "vision model",
@@ -214,16 +215,16 @@ def _projection_heads(node: Node, kv_heads: int | None, head_dim: int | None) ->
 
 
 def _split_heads(node: Node, width: int | None) -> tuple[int | None, int | None] | None:
-    """Return (heads, head dim) from the Reshape that splits a projection's output into heads."""
+    """Return (heads, head dim) from the shape that splits a projection's output into heads."""
 
     def after_bias(value: Value) -> Value | None:
         user = next((user for user, _ in value.consumers if user.op_type in AFTER_PROJECTION), None)
         return next(iter(user.outputs), None) if user is not None else None
 
     for value in follow_chain(next(iter(node.results), None), after_bias):
-        reshape = next((user for user, index in value.consumers if user.is_op("Reshape") and index == 0), None)
-        if reshape is not None:
-            return _last_two(_shape_elements(reshape.input(1)), width)
+        shapes = (requested_shape(user) for user, index in value.consumers if index == 0)
+        if (shape := next(filter(None, shapes), None)) is not None:
+            return _last_two(_shape_elements(shape), width)
     return None
 
 
@@ -248,8 +249,8 @@ def _shape_elements(value: Value | None, depth: int = 2) -> list[int | None]:
         array = inline_array(tensor) if len(tensor.dims) < 2 and tensor.data_type in (6, 7) else None
         return [] if array is None else [int(number) for number in array.reshape(-1)]
     producer = value.producer
-    if producer is not None and producer.is_op("Concat") and depth:
-        parts = [_shape_elements(part, depth - 1) or [None] for part in producer.inputs]
+    if producer is not None and depth:
+        parts = [_shape_elements(part, depth - 1) or [None] for part in joined_parts(producer)]
         return [element for part in parts for element in part]
     return []
 

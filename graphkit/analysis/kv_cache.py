@@ -21,7 +21,7 @@ from graphkit.errors import count_things
 from graphkit.graph.cache_entries import CacheEntry, growing_axis
 from graphkit.graph.declared_types import Dim, TensorType, declared_type, shape_text
 from graphkit.graph.names import family_labels, family_pattern
-from graphkit.graph.operator_traits import PRESERVING, operator_set
+from graphkit.graph.operator_traits import CUTTING, GATHERING, PRESERVING, cut_bounds, operator_set
 from graphkit.graph.roles import Roles, declared_rank
 from graphkit.graph.uses import MOVES, moved_from
 from graphkit.graph.view import Node, Value, all_nodes, chain_end, follow_chain, walk_breadth_first, walk_postorder
@@ -376,7 +376,7 @@ def cache_layout(past: TensorType | None, present: TensorType | None, entry: Cac
 
 COUNTERS = ("Range", "CumSum")
 # Operators that keep which positions are counted
-KEEPING = PRESERVING | operator_set("Cast Clip Max Min Mul Slice")
+KEEPING = PRESERVING | CUTTING | operator_set("Cast Clip Max Min Mul")
 QUANTIZED = (TensorProto.INT8, TensorProto.UINT8)  # dtypes of tables that are rounded to 8 bits
 
 
@@ -386,7 +386,7 @@ def table_positions(model: Model) -> int | None:
 
     More is known of a folded model.
     """
-    gathers = (node for node in all_nodes(model.scopes) if node.is_op("Gather", "GatherElements", "GatherND"))
+    gathers = (node for node in all_nodes(model.scopes) if node.is_op(*GATHERING))
     found = ((node.input(1), _count_table_rows(model, node)) for node in gathers)
     rows = [(indices, count) for indices, count in found if indices is not None and count is not None]
     offsets = _find_offsets(model, [indices for indices, _ in rows])
@@ -410,14 +410,13 @@ def _past_offsets(model: Model, indices: Value) -> list[int]:
 
 def _count_cut_tables(model: Model) -> Iterator[int]:
     """Yield the lengths of tables that nodes cut to as many positions as there are, from either end."""
-    cuts = [node for node in model.graph.nodes if node.is_op("Slice") and len(node.operands) > 3]
-    cuts = [node for node in cuts if node.operands[0].is_constant]
+    cuts = [(node.operand(0), cut_bounds(node)[:3]) for node in model.graph.nodes if cut_bounds(node)]
+    cuts = [(data, bounds) for data, bounds in cuts if data.is_constant and None not in bounds]
     legal = legal_sizes(model) if cuts else None
     if legal is None or legal.past is None or legal.tokens is None:
         return
     shapes, total = infer(model), legal.past + legal.tokens
-    for node in cuts:
-        data, *bounds = node.operands[:4]
+    for data, bounds in cuts:
         dims, elements = shapes[data].dims or (), [shapes[value].elements or () for value in bounds]
         for start, end, axis in zip(*elements, strict=False):
             at = axis.constant if isinstance(axis, Expr) and axis.constant is not None else len(dims)

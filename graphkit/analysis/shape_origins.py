@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from graphkit.errors import UsageError, count_things
 from graphkit.graph.dataflow import in_order
-from graphkit.graph.operator_traits import value_inputs
+from graphkit.graph.operator_traits import JOINING, LOOKUPS, SHAPE_READERS, joined_parts, value_inputs
 from graphkit.graph.uses import ShapeTensors
 from graphkit.graph.view import Node, Scope, Value, all_nodes, walk_postorder
 from graphkit.model import Model, ModelLike, as_model
@@ -20,10 +20,7 @@ from graphkit.render.document_blocks import Block, Cell, Drawing, NodeMark, Pros
 from graphkit.render.result import Result
 from graphkit.shapes import Expr, Ratio, Shapes, infer, is_known
 
-# Consumers in the order of the report; all others come last. Axes are left out: they are nearly
-# always constants, and do not tell where a shape comes from.
-FIRST = ("Reshape", "Expand", "ConstantOfShape", "Slice", "Tile", "Resize", "Range")
-AXES = {"axes", "axis", "roi"}
+AXES = {"axes", "axis", "roi"}  # are left out: nearly always constants, they do not tell where a shape comes from
 LIST_LIMIT = 3
 MAX_LENGTH = 4000  # beyond it, an expression shows only the name of the operator
 DRAWN_GROUPS, DRAWN_NODES = 3, 60
@@ -62,7 +59,7 @@ class Origins(Result):
     """Where the shapes of a model come from.
 
     Attributes:
-        groups: Reshape first, then the other consumers; the largest group first.
+        groups: Of consumers in the order of `SHAPE_READERS`, then of the others; the largest group first.
         drawings: The largest groups that compute something, each with the cone of its first consumer.
         optimized: Whether this is the graph after onnxoptimizer.
         full: Whether to show the nodes of each group.
@@ -161,16 +158,16 @@ def _find_consumers(model: Model, full: bool) -> dict[tuple[str, str, str], list
             if name not in AXES:
                 text = origin_expression(node.inputs[index], full, known=known)
                 consumers.setdefault((node.op_type, name, text), []).append(node)
-    ranks = {op: rank for rank, op in enumerate(FIRST)}
+    ranks = {op: rank for rank, op in enumerate(SHAPE_READERS)}
 
     def place(key: tuple[str, str, str]) -> tuple[object, ...]:
-        return ranks.get(key[0], len(FIRST)), key[0], position[key[:2]], -len(consumers[key]), key[2]
+        return ranks.get(key[0], len(SHAPE_READERS)), key[0], position[key[:2]], -len(consumers[key]), key[2]
 
     return {key: consumers[key] for key in sorted(consumers, key=place)}
 
 
 def origin_expression(value: Value | None, full: bool = False, known: dict[Value, str] | None = None) -> str:
-    """Return the computation of a value: Concat, Unsqueeze, Gather and Shape expanded, other producers named.
+    """Return the computation of a value: what joins, picks or measures dims expanded, other producers named.
 
     Lists are shown in full, or just three items of each; `known` has the expressions found so far.
     """
@@ -186,9 +183,9 @@ def origin_expression(value: Value | None, full: bool = False, known: dict[Value
 def _shown_operands(value: Value, full: bool) -> Sequence[Value | None]:
     """Return the inputs of a value's node that its expression shows."""
     node = value.producer
-    if node is None or not node.is_op("Unsqueeze", "Gather", "Concat"):
-        return ()
-    return node.inputs[:1] if not node.is_op("Concat") else node.inputs if full else node.inputs[:LIST_LIMIT]
+    if node is None or not node.is_op("Unsqueeze", *LOOKUPS):
+        return () if node is None else joined_parts(node)[: None if full else LIST_LIMIT]
+    return node.inputs[:1]
 
 
 def _cut_expression(value: Value, full: bool, known: Mapping[Value, str]) -> str:
@@ -198,9 +195,9 @@ def _cut_expression(value: Value, full: bool, known: Mapping[Value, str]) -> str
     if node is None:
         return value.name
     items = [known[item] if item is not None else "" for item in _shown_operands(value, full)]
-    if node.is_op("Concat"):
+    if node.is_op(*JOINING):
         text = f"Concat([{', '.join(items + (['...'] if len(items) < len(node.inputs) else []))}])"
-    elif node.is_op("Unsqueeze", "Gather"):
+    elif node.is_op("Unsqueeze", *LOOKUPS):
         text = f"{node.op_type}({''.join(items)})"
     else:
         return "Shape(...)" if node.is_op("Shape") else node.operator

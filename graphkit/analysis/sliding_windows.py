@@ -15,7 +15,7 @@ from onnx import TensorProto
 
 from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.mask_polarity import DATA, HIDES, ElementBounds, Elements, is_boolean
-from graphkit.graph.operator_traits import COMPARING, MEASURING, SCORE_BIASES
+from graphkit.graph.operator_traits import COMPARING, CUTTING, MEASURING, PRESERVING, SCORE_BIASES, joined_parts
 from graphkit.graph.view import Node, Value, chain_end, follow_chain, unwrap_value, walk_breadth_first
 from graphkit.model import Model
 from graphkit.shapes import Expr, Shapes, infer
@@ -24,8 +24,8 @@ from graphkit.shapes.input_dims import input_dims
 PAST = 1 << 24  # tokens, more than any window has
 LARGEST = PAST // 4  # of a window
 POWERS = tuple(1 << power for power in range(25))
-MOVED = ("Cast", "Expand", "Identity", "Neg", "Reshape", "Squeeze", "Unsqueeze")
-GUARDING = ("Cast", "Dropout", "Identity", "Mul", "Reshape", "Slice", "Where")  # probabilities, on the way to values
+MOVED = PRESERVING | {"Cast", "Neg"}
+GUARDING = PRESERVING | CUTTING | {"Cast", "Dropout", "Mul", "Where"}  # probabilities, on the way to values
 
 
 @lru_cache(maxsize=4)  # the sections of a report ask several times
@@ -111,10 +111,10 @@ def _without_sinks(scores: Value) -> Value:
 
     def before(value: Value) -> Value | None:
         node = value.producer
-        if node is None or not node.operands or not node.is_op("Concat", "Sub"):
-            return None
-        taken = node.operands[-1].producer
-        return node.operand(0) if node.is_op("Concat") or (taken is not None and taken.is_op("ReduceMax")) else None
+        if node is None or joined_parts(node):
+            return None if node is None else node.input(0)
+        taken = node.operands[-1].producer if node.is_op("Sub") else None
+        return node.operand(0) if taken is not None and taken.is_op("ReduceMax") else None
 
     return chain_end(scores, before)
 

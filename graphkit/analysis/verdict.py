@@ -19,6 +19,7 @@ from graphkit.analysis.summary import Summary
 from graphkit.analysis.typical_sizes import TYPICAL
 from graphkit.errors import count_things
 from graphkit.graph.declared_types import declared_dims
+from graphkit.graph.operator_traits import joined_parts
 from graphkit.graph.roles import dim_at
 from graphkit.graph.uses import find_lookups, table_entries
 from graphkit.io.byte_source import INPUT
@@ -252,8 +253,8 @@ class Facts:
         """Whether new tokens join each cache as it is, so that slots can take them."""
         roles = self.model.roles
         pasts = [entry.past for entry in roles.cache if not roles.is_cross(entry)]
-        readers = [{node.operator for node, _ in past.consumers} if past is not None else set() for past in pasts]
-        return bool(pasts) and all("Concat" in each and each <= {"Concat", "Shape"} for each in readers)
+        readers = [[node for node, _ in past.consumers if not node.is_op("Shape")] if past else [] for past in pasts]
+        return bool(pasts) and all(each and all(map(joined_parts, each)) for each in readers)
 
     def within(self, option: str, default: int) -> tuple[str, ...]:
         """Return an option for a length, where the model fails at the default or has fewer positions."""

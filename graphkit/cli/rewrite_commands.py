@@ -151,7 +151,7 @@ def merge_decoders(job: Job, with_past: str) -> Result:
 
     MODEL is the decoder of the first step, WITH_PAST that of later steps.
     """
-    from graphkit.passes.control_flow.merge_decoders import MergeDecoders
+    from graphkit.passes.control_flow.merged_decoders import MergeDecoders
 
     return _run_edit(job, MergeDecoders(load_model(with_past)))
 

@@ -11,7 +11,7 @@ from graphkit.analysis.model_fit import given_states
 from graphkit.errors import GraphkitError, UsageError
 from graphkit.graph.cache_entries import Slot
 from graphkit.graph.declared_types import hinted_type
-from graphkit.graph.new_nodes import NewNode, make_gather
+from graphkit.graph.new_nodes import NewNode, make_gather, make_slice
 from graphkit.graph.roles import Axis, declared_rank
 from graphkit.graph.view import Value, unwrap_value
 from graphkit.model import Model
@@ -128,7 +128,7 @@ def pad_states(first: Model, step: Model) -> Model:
         keys = [f"{name}_{key}" for key in ("zeros", "from", "to", "axis")]
         nodes += [NewNode("Constant", [], [key], {"value_ints": n}) for key, n in zip(keys, numbers, strict=True)]
         nodes.append(NewNode("Pad", [f"{name}_short", keys[0]], [f"{name}_long"]))
-        nodes.append(NewNode("Slice", [f"{name}_long", *keys[1:]], [name]))
+        nodes.append(make_slice(f"{name}_long", *keys[1:], out=name))
         outputs[name] = NewInput(name, tensor.dtype, dims)
     short = {name: f"{name}_short" for name in outputs}
     return with_interface(with_names(first, short), {}, outputs, [*short.values()], nodes)

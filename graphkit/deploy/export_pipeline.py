@@ -21,7 +21,7 @@ from graphkit.io.byte_source import shown_path
 from graphkit.io.export_files import CONFIGURATIONS
 from graphkit.model import Model, load
 from graphkit.ops.tensor import Array, element_number
-from graphkit.passes.control_flow.split_merged import split_merged
+from graphkit.passes.control_flow.merged_decoders import split_merged
 from graphkit.passes.npu.host_inputs import id_input, is_unmasked_product
 from graphkit.passes.state.join_encoder import chain_models
 from graphkit.passes.state.static_cache import count_slots, find_slot_axes, has_static_cache

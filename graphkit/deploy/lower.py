@@ -37,8 +37,8 @@ from graphkit.options import DeploymentProofOptions, FoldingOptions, LowerOption
 from graphkit.passes.attention.masks import LEAST_QUANTIZED, floor_of, floor_under, mask_floor, told_floor
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu.cache_interface import SplitCrossKv
+from graphkit.passes.npu.change_dtypes import Dequantize
 from graphkit.passes.npu.decompose_operators import GeluToTanh
-from graphkit.passes.npu.dequantize import Dequantize
 from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.progress import DEFAULT_LIMITS, Limits, Progress, portion_of, with_share
 from graphkit.rewrite.base import PassChange, group_reasons

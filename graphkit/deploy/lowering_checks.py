@@ -19,7 +19,7 @@ from graphkit.graph.operator_traits import QUANTIZED
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.hosts import Host
 from graphkit.model import Model
-from graphkit.passes.npu.dequantize import Dequantize
+from graphkit.passes.npu.change_dtypes import Dequantize
 from graphkit.rewrite.new_interface import NewInput, with_outputs
 from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import Shapes, infer

@@ -29,7 +29,7 @@ from graphkit.io.export_files import TOKENIZER, find_beside
 from graphkit.io.transaction import made_folder
 from graphkit.model import Model, load
 from graphkit.options import RewriteProofOptions, SplitProofOptions, TransformersJsOptions
-from graphkit.passes.control_flow.merge_decoders import CONDITION, declare_needs, merge_decoders, with_port_names
+from graphkit.passes.control_flow.merged_decoders import CONDITION, declare_needs, merge_decoders, with_port_names
 from graphkit.render.document_blocks import Block, Heading, Prose, outcome, table
 from graphkit.render.result import Result
 from graphkit.rewrite.new_interface import with_symbols

@@ -86,7 +86,7 @@ def cut_part(app: Application) -> Result:
 
 
 def gather_one(app: Application) -> Result:
-    """Gather by one index is a Slice; by numbers that count up, in whatever shape, one too."""
+    """One index takes a slice; numbers that count up, in whatever shape, do too."""
     source, indices = app.operand(0), app.operand(1)
     axis = app.axis(app.attr("axis", 0), len(source.shape))
     dim, found = source.shape[axis], app.elements_of(indices)

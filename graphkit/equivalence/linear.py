@@ -20,7 +20,8 @@ from graphkit.equivalence.axioms import AXIOMS, FIRST_AXIOMS, Axiom
 from graphkit.equivalence.cutting import find_padding
 from graphkit.equivalence.movement import expands_to
 from graphkit.equivalence.spelling import OF_KERNEL
-from graphkit.equivalence.terms import Key, RealArray, Term, without_reshape
+from graphkit.equivalence.terms import Key, RealArray, Term, without_movement, without_reshape
+from graphkit.graph.operator_traits import REARRANGING
 from graphkit.ops.tensor import Dims, dims_product, sizes_of
 from graphkit.shapes import Expr, const, lower
 
@@ -223,21 +224,15 @@ def take_columns(tools: Tools, term: Term) -> Term | None:
 
 def split_off_scale(tools: Tools, term: Term) -> tuple[Term, Change, bool]:
     """Return a term without the number that it is scaled by, that number, and whether it is that of a weight."""
-    inner, nothing = _without_movement(term), (term, Change.by(1), False)
+    inner, nothing = without_movement(term, REARRANGING), (term, Change.by(1), False)
     array = tools.reals.array(inner.args[1]) if inner.op in ("Scaled", "Linear") else None
     if array is None or not array.elements.any() or (inner.op == "Scaled" and array.elements.ndim):
         return nothing
     is_weight = inner.op == "Linear"
     scale = Change("Scaled", array.take_part(np.abs(array.elements).max() if is_weight else array.elements))
     made = change_term(tools, term, scale.inverse())
-    is_held = _without_movement(made).op != "Scaled"  # by the weight
+    is_held = without_movement(made, REARRANGING).op != "Scaled"  # by the weight
     return (made, scale, is_weight) if is_held else nothing
-
-
-def _without_movement(term: Term) -> Term:
-    while term.op in ("Reshape", "Transpose") and term.args[0] is not None:
-        term = term.args[0]
-    return term
 
 
 def _constant_of(app: Application, term: Term | None) -> RealArray | None:

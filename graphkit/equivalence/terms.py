@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
@@ -21,6 +21,7 @@ from onnx import ModelProto, TensorProto, helper
 from graphkit.dtypes import FLOATS
 from graphkit.equivalence.result import ComparedConstants
 from graphkit.errors import ModelError
+from graphkit.graph.operator_traits import CUTTING, PRESERVING
 from graphkit.io.byte_source import external_extent
 from graphkit.io.tensors import payload_size
 from graphkit.matching.value_numbering import ConstantNumbers, place_of
@@ -104,6 +105,13 @@ class Terms:
         """Count uses of an axiom."""
         self.used[axiom] += times
         self.recent[axiom] += times
+
+
+def without_movement(term: Term, operators: Collection[str]) -> Term:
+    """Return the term that another one is made of by these operators alone, along their first arguments."""
+    while term.op in operators and term.args[0] is not None:
+        term = term.args[0]
+    return term
 
 
 def without_reshape(term: Term | None) -> Term | None:
@@ -263,8 +271,7 @@ class Constants:
 
     def _moved_array(self, term: Term) -> np.ndarray | None:
         """Return the elements of the constant that a term only moves, None for any other term."""
-        while term.op in ("Expand", "Reshape", "Slice", "Strided", "Transpose") and term.args[0] is not None:
-            term = term.args[0]
+        term = without_movement(term, PRESERVING | CUTTING | {"Strided"})
         return self.array(term) if term.is_constant else None
 
     def _make_term(self, dtype: int, dims: tuple[int, ...], identity: bytes) -> Term:

@@ -18,7 +18,7 @@ from onnx import TensorProto
 
 from graphkit.graph.declared_types import Dim, TensorType, hinted_type
 from graphkit.graph.names import is_number
-from graphkit.graph.operator_traits import RECURRENT
+from graphkit.graph.operator_traits import CUTTING, RECURRENT, joined_parts
 from graphkit.graph.uses import MOVES, find_readers, moved_from, moves_elements
 from graphkit.graph.view import Node, Scope, Value, unwrap_value, walk_breadth_first
 
@@ -71,7 +71,7 @@ class CacheEntry:
         if self.past is None or self.present is None or unwrap_value(self.present, ("Identity",)) is self.past:
             return False
         maker, before = unwrap_value(self.present, ("Identity", "Transpose")).producer, hinted_type(self.past)
-        if maker is not None and maker.is_op("Concat"):  # which grows, whatever is declared
+        if maker is not None and joined_parts(maker):  # which grows, whatever is declared
             return False
         return before is not None and before.dims is not None and before == hinted_type(self.present)
 
@@ -169,7 +169,7 @@ def _joined_pairs(scope: Scope, inputs: list[Value]) -> list[tuple[Value, Value]
         (past, joined)
         for past in filter(_may_cache, inputs)
         for node, index in past.consumers
-        if node.is_op("Concat") and index == 0 and len(node.operands) == 2
+        if index == 0 and len(joined_parts(node)) == len(node.operands) == 2
         if (joined := node.outputs[0]) in scope.outputs and joined.consumers
     ]
     return pairs if len(pairs) == len(dict(pairs)) > 1 else []
@@ -257,7 +257,6 @@ CELLS = {"state", "states", "hidden", "cell", "rnn", "lstm", "gru", "recurrent",
 HIDDEN_STATES = {"hidden", "states"}  # of a transformer, together: activations
 STATES |= {"cached", "mem", "memory", "buffer", "h", "c", "hx", "cx"}
 ATTENTION = KEY | VALUE | {"kv", "kvcache", "pkv"}  # a cache of keys or values may have slots that it never fills
-CUTS = ("Slice", "Split")
 GROWING = {"seq", "sequence", "len", "length", "time", "past", "total", "frames"}  # words in names of dims that vary
 
 Links = dict[Value, Value]  # from inputs to the outputs that replace them
@@ -471,8 +470,8 @@ def _window_inputs(value: Value, *, is_cut_last: bool = False) -> set[Value]:
         node = moved.producer
         if node is None or not node.is_op(*MOVES):
             return []
-        is_join = node.is_op("Concat") and not _is_stack(node)
-        cut, joined = is_cut or node.is_op(*CUTS), is_joined or (is_join and (is_cut or not is_cut_last))
+        is_join = bool(joined_parts(node)) and not _is_stack(node)
+        cut, joined = is_cut or node.is_op(*CUTTING), is_joined or (is_join and (is_cut or not is_cut_last))
         sources = node.inputs[:1] if is_join else moved_from(moved, MOVES)
         return [(source, cut, joined) for source in sources if source is not None]
 
@@ -481,8 +480,8 @@ def _window_inputs(value: Value, *, is_cut_last: bool = False) -> set[Value]:
 
 
 def _is_stack(node: Node) -> bool:
-    """Whether a Concat stacks tensors along a new axis, such as the states of layers."""
-    makers = [part.producer if part is not None else None for part in node.inputs]
+    """Whether a node stacks tensors along a new axis, such as the states of layers."""
+    makers = [part.producer if part is not None else None for part in joined_parts(node)]
     return all(maker is not None and maker.is_op("Unsqueeze") for maker in makers)
 
 

@@ -12,6 +12,7 @@ import onnx.helper
 from graphkit.graph.view import Node, Value
 
 RESHAPE_SINCE, SLICE_SINCE = 5, 10  # opsets from which these can be written as here
+SHAPE_SLICE_SINCE = 15  # from which a Shape can give a part of the dims
 
 NodeInput = Value | str | None  # a value of the view, the name of a new one, or left out
 

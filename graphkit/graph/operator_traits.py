@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from graphkit.graph.view import Node
+from graphkit.graph.view import Node, Value
 
 Entry = TypeVar("Entry")
 
@@ -73,8 +73,10 @@ SAME_ORDER = RESHAPING | {"Identity"}
 REARRANGING = SAME_ORDER | {"Transpose"}  # all of them, each once
 PRESERVING = REARRANGING | operator_set("DepthToSpace Expand ReverseSequence SpaceToDepth Tile")  # all of them
 GATHERING = operator_set("Gather GatherElements GatherND")  # those that indices choose
-PICKING = GATHERING | operator_set("Compress Slice Split")  # some of them
-MOVING = PRESERVING | PICKING | {"Concat"}
+CUTTING = operator_set("Compress Slice Split")  # those at some places of an axis
+PICKING = GATHERING | CUTTING  # some of them
+JOINING = operator_set("Concat")  # those of several tensors
+MOVING = PRESERVING | PICKING | JOINING
 # Further operators of which every element is an element of some inputs, or 0; those that write may add up, too.
 COPIED: Mapping[str, tuple[int, ...]] = {
     "Pad": (0,),  # and the padding
@@ -87,6 +89,7 @@ COPIED: Mapping[str, tuple[int, ...]] = {
 COPYING = MOVING | COPIED.keys()
 SCATTERING = operator_set("Scatter ScatterElements ScatterND")
 MEASURING = operator_set("Shape Size")  # of a tensor, they read the dims alone
+SHAPE_READERS = ("Reshape", "Expand", "ConstantOfShape", "Slice", "Tile", "Resize", "Range")  # in the order of reports
 # What moves, makes or measures shapes, in the order of reports.
 SHAPE_OPERATORS = tuple(
     """
@@ -151,10 +154,26 @@ def broadcasts_inputs(node: Node) -> bool:
     return since is not None and node.scope.opset() >= since
 
 
+def joined_parts(node: Node) -> Sequence[Value | None]:
+    """Return the tensors that a node joins along an axis, none where it does something else."""
+    return node.inputs if node.is_op(*JOINING) else ()
+
+
+def cut_bounds(node: Node) -> Sequence[Value | None]:
+    """Return what says where a node cuts its data: starts, ends, axes and steps, if inputs do; else nothing."""
+    is_known = node.is_op("Slice") and not has_attributes_only(node)
+    return [node.input(index) for index in range(1, 5)] if is_known else ()
+
+
+def requested_shape(node: Node) -> Value | None:
+    """Return the tensor that says which dims a node gives its data, whose elements stay in order; None for no such."""
+    return node.input(1) if node.is_op("Reshape") else None
+
+
 def copied_inputs(node: Node) -> Sequence[int]:
     """Return the inputs whose elements a node's outputs have, none where it computes others; 0 may be beside them."""
     if node.operator in MOVING:
-        return range(len(node.inputs)) if node.is_op("Concat") else (0,)
+        return range(len(joined_parts(node) or node.inputs[:1]))
     return () if node.attr("reduction", "none") != "none" else COPIED.get(node.operator, ())
 
 

@@ -16,10 +16,11 @@ from graphkit.contract.contract_parts import AnyContract
 from graphkit.dtypes import dtype_name, inline_array
 from graphkit.errors import ModelError, UnprovenWarning
 from graphkit.graph.declared_types import declared_type
+from graphkit.graph.operator_traits import LOOKUPS
 from graphkit.graph.view import Value
 from graphkit.model import Model, load
 
-MOVING = ("TensorScatter", "ScatterND", "Gather", "Identity")  # what gives its first input, some elements changed
+MOVING = ("TensorScatter", "ScatterND", "Identity", *LOOKUPS)  # what gives its first input, some elements changed
 
 
 def check_folder(folder: Path, contract: AnyContract, record: str, *, checksums: bool = False) -> None:

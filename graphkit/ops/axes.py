@@ -18,6 +18,7 @@ from graphkit.graph.operator_traits import (
     UNARY,
     has_attributes_only,
     is_elementwise,
+    joined_parts,
 )
 from graphkit.graph.view import Node
 from graphkit.ops.rule_context import NodeFacts, UnknownError
@@ -116,7 +117,7 @@ def _along_axis(default: int) -> Rule:
         node = facts.node
         axis = _read_axis(node, default)
         outputs = [facts.output(index) for index in range(len(node.outputs))]
-        data = range(len(node.inputs)) if node.is_op("Concat") else range(1)
+        data = range(len(joined_parts(node) or node.inputs[:1]))
         inputs = {index: facts.dims(index) for index in data}
         return Layout(inputs, outputs, _mark_axes(len(outputs[0]), [axis]), axis)
 

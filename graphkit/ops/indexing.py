@@ -10,7 +10,7 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.dtypes import INT32_MAX, INT64_MAX
-from graphkit.graph.operator_traits import has_attributes_only
+from graphkit.graph.operator_traits import has_attributes_only, joined_parts
 from graphkit.graph.view import Node, Value, unwrap_value
 from graphkit.ops.data_movement import small_data, with_dims
 from graphkit.ops.preconditions import FINE, WRONG, Index, Ints, Precondition, Violation, name_value
@@ -232,10 +232,10 @@ def _index_columns(node: Node) -> Sequence[Value | None]:
     """Return the parts of indices that are concatenated of one part for each axis."""
     indices = node.input(1)
     producer = unwrap_value(indices, ("Cast", "Identity")).producer if indices is not None else None
-    if producer is None or not producer.is_op("Concat") or producer.attr("axis", int) != -1:
+    if producer is None or producer.attr("axis", int) != -1:
         return ()
-    parts = [value.producer if value is not None else None for value in producer.inputs]
-    return producer.inputs if all(part is not None and part.is_op("Unsqueeze") for part in parts) else ()
+    parts = [value.producer if value is not None else None for value in joined_parts(producer)]
+    return joined_parts(producer) if all(part is not None and part.is_op("Unsqueeze") for part in parts) else ()
 
 
 RULES: Mapping[str, Rule] = {

@@ -20,7 +20,7 @@ from onnx import TensorProto
 from graphkit.dtypes import FLOATS, INTEGERS, inline_array
 from graphkit.errors import ModelError
 from graphkit.graph.dataflow import ForwardAnalysis
-from graphkit.graph.operator_traits import RESHAPING
+from graphkit.graph.operator_traits import RESHAPING, joined_parts
 from graphkit.graph.roles import MASKS
 from graphkit.graph.view import Node, Value, unwrap_value
 from graphkit.model import Model
@@ -244,8 +244,8 @@ class ValueRangeAnalysis(ForwardAnalysis["Form | None"]):
         if value is None or not dims:
             return None
         node = value.producer
-        axis = node.attributes.get("axis") if node is not None and node.is_op("Concat") else None
-        joined = node.inputs if node is not None and axis is not None and axis.i in (-1, len(dims) - 1) else (value,)
+        is_last = node is not None and node.attr("axis", int) in (-1, len(dims) - 1)
+        joined = (joined_parts(node) if node is not None and is_last else ()) or (value,)
         parts = [self._parts(source) for source in joined if source is not None]
         return None if None in parts else tuple(component for part in parts if part is not None for component in part)
 

@@ -19,10 +19,14 @@ from graphkit.passes.clean_up.redundant_nodes import MergeCommonSubexpressions
 from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
 from graphkit.passes.shapes.declare_shapes import FreezeDims, InferOutputShapes
 from graphkit.passes.shapes.flatten_free_matmul import FlattenFreeMatmul
-from graphkit.passes.shapes.move_reshape import MoveReshapeBeforeTranspose
 from graphkit.passes.shapes.rematerialize_shapes import RematerializeShapes
 from graphkit.passes.shapes.simplify_expand import CanonicalizeExpand, DropBroadcasts
-from graphkit.passes.shapes.simplify_reshape import CancelReshapes, CanonicalizeReshape, MergeChains
+from graphkit.passes.shapes.simplify_reshape import (
+    CancelReshapes,
+    CanonicalizeReshape,
+    MergeChains,
+    MoveReshapeBeforeTranspose,
+)
 from graphkit.passes.shapes.simplify_scatter import MORE_NODES, SimplifyScatter
 from graphkit.passes.shapes.simplify_slice import CanonicalizeSlice, DropEmptyParts, MergeConcats, MergeSlices
 from graphkit.rewrite import Outcome, Rewrite, run_to_fixpoint

@@ -24,13 +24,13 @@ from graphkit.passes.clean_up.redundant_nodes import (
 )
 from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf, SpecializeInput
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
-from graphkit.passes.control_flow.split_merged import StripMergedSuffixes
+from graphkit.passes.control_flow.merged_decoders import StripMergedSuffixes
 from graphkit.passes.fold_pipeline import FOLDING
 from graphkit.passes.fuse_passes import FUSING, SHARING
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
 from graphkit.passes.npu.cache_interface import ReduceCacheRank, SplitCrossKv, StackCaches, StaticKvCache
-from graphkit.passes.npu.cast_int64_away import CastInt64Away
+from graphkit.passes.npu.change_dtypes import CastInt64Away, Dequantize
 from graphkit.passes.npu.decompose_operators import (
     EinsumToMatmul,
     GeluToTanh,
@@ -39,10 +39,9 @@ from graphkit.passes.npu.decompose_operators import (
     NegToMul,
     PowToMul,
     ReciprocalToDiv,
-    SliceStepsToReshape,
+    RotarySignToTable,
     WriteLayerNormDefaults,
 )
-from graphkit.passes.npu.dequantize import Dequantize
 from graphkit.passes.npu.gather_to_slice import GatherToSlice
 from graphkit.passes.npu.host_inputs import (
     DequantizeAfterGather,
@@ -52,14 +51,13 @@ from graphkit.passes.npu.host_inputs import (
     PoolRowByOneHot,
 )
 from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank, ReduceRank
-from graphkit.passes.npu.rotary_sign_to_table import RotarySignToTable
 from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.passes.shapes.declare_shapes import DeclareShapes, FreezeDims, InferOutputShapes, SetDims
 from graphkit.passes.shapes.rematerialize_shapes import RematerializeShapes
 from graphkit.passes.shapes.simplify_expand import ExpandToBroadcast
 from graphkit.passes.shapes.simplify_reshape import CanonicalizeReshape, MergeChains
 from graphkit.passes.shapes.simplify_scatter import MaskedScatterToWhere
-from graphkit.passes.shapes.simplify_slice import JoinBeforeReshape
+from graphkit.passes.shapes.simplify_slice import JoinBeforeReshape, SliceStepsToReshape
 from graphkit.passes.state.decode_step import KeepLastLogits, SqueezeTokenAxis, UnpackLogitsWeight
 from graphkit.passes.state.static_cache import CountSlotsInUse
 from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace

@@ -24,7 +24,7 @@ from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import ModelError
 from graphkit.graph.names import names_in
 from graphkit.graph.new_nodes import NewNode, NodeInput, make_reshape
-from graphkit.graph.operator_traits import RANDOM
+from graphkit.graph.operator_traits import BECAME_INPUTS, RANDOM
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.io.read import DEFAULT_THRESHOLD
 from graphkit.io.tensors import payload_size
@@ -253,6 +253,15 @@ class Editor(Edits):
     def make_reshape(self, data: NodeInput, sizes: Sequence[int], out: str, like: Node | None = None) -> NewNode:
         """Return the node that gives data a constant shape."""
         return make_reshape(data, self.integers(sizes, f"{out}_shape"), out, like=like)
+
+    def make_numbered(
+        self, like: Node, op_type: str, data: NodeInput, numbers: Sequence[int], name: str, **attributes: object
+    ) -> NewNode:
+        """Return a node with numbers, such as axes or sizes: an attribute in the opset of `like`, or a named input."""
+        since, (parameter, *_) = BECAME_INPUTS[op_type]
+        if like.scope.opset() < since:
+            return NewNode(op_type, [data], [], {**attributes, parameter: numbers})
+        return NewNode(op_type, [data, self.integers(numbers, name)], [], attributes)
 
     def unique_name(self, name: str) -> str:
         """Return a name that no value or node has in any graph: the given one, or one made from it."""

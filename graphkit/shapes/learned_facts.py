@@ -4,8 +4,8 @@ A MatMul whose inner dims are `max(total, past + 1)` and `past + 1` runs only wh
 be written as `past + 1` everywhere. An equality holds only in the scope of its node and in the bodies there, because a
 branch may not run. Symbols of the inputs are never replaced: the user must know that two of them must be equal.
 
-A Conv with a kernel of 16 runs only where `height // 16` is at least 1, so the height is at least 16, and a Reshape to
-`height // 16` cannot mean "copy". Only nodes of the main graph count because a body may not run.
+A Conv with a kernel of 16 runs only where `height // 16` is at least 1, so the height is at least 16, and a shape that
+asks for `height // 16` cannot mean "copy". Only nodes of the main graph count because a body may not run.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import combinations
 
-from graphkit.graph.operator_traits import MOVING, operator_set
+from graphkit.graph.operator_traits import PICKING, PRESERVING, joined_parts, operator_set
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.shapes.graph_inputs import Inputs
@@ -19,7 +19,7 @@ from graphkit.shapes.input_dims import DeclaredInputs, Group, Groups, Place
 from graphkit.symbolic.expr import Call, Expr, TooComplexError
 
 # The dims of whose inputs go together in other ways.
-APART = (MOVING - {"Concat"}) | operator_set("Einsum Gemm MatMul OneHot")
+APART = PRESERVING | PICKING | operator_set("Einsum Gemm MatMul OneHot")
 
 
 def related_groups(model: Model, groups: Groups, apart: Collection[Group]) -> dict[str, list[Group]]:
@@ -90,6 +90,6 @@ def _at_one_axis(shapes: Shapes) -> Iterator[tuple[Expr, Expr]]:
         if node.operator in APART:
             continue
         every = [dims for value in node.operands if (dims := shapes[value].dims) is not None and len(dims) > 1]
-        joined = node.axis(len(every[0])) if node.is_op("Concat") and every else None
+        joined = node.axis(len(every[0])) if joined_parts(node) and every else None
         for left, right in combinations(every, 2):
             yield from (pair for axis, pair in enumerate(zip(left, right, strict=False)) if axis != joined)

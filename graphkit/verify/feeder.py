@@ -17,7 +17,7 @@ from onnx import TensorProto
 
 from graphkit.dtypes import INTEGERS, inline_array
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.operator_traits import value_inputs
+from graphkit.graph.operator_traits import CUTTING, LOOKUPS, cut_bounds, value_inputs
 from graphkit.graph.roles import MASKS, Roles
 from graphkit.graph.view import Node, Value, all_nodes, walk_breadth_first
 from graphkit.model import Model
@@ -209,16 +209,15 @@ class _Reader:
             yield from (
                 threshold for dim in dims for number in constants for threshold in _threshold_of_dim(number, dim)
             )
-        elif node.is_op("Slice"):
-            yield from self._cut_bounds(node)
-        elif node.is_op("Gather"):
+        elif bounds := cut_bounds(node):
+            yield from self._cut_thresholds(node.input(0), bounds)
+        elif node.is_op(*LOOKUPS):
             yield from self._looked_up(node)
 
-    def _cut_bounds(self, node: Node) -> Iterator[Threshold]:
+    def _cut_thresholds(self, data: Value | None, cut: Sequence[Value | None]) -> Iterator[Threshold]:
         """Yield the constant bounds of a slice of an axis that grows, or of a table by a dim."""
-        data, bounds = node.input(0), [node.input(1), node.input(2)]
-        dims = self.shapes.dims(data)
-        axes = list(_constant_integers(node.input(3))) or list(range(len(dims or ())))
+        dims, bounds = self.shapes.dims(data), cut[:2]
+        axes = list(_constant_integers(cut[2])) or list(range(len(dims or ())))
         for value in bounds:
             for axis, number in zip(axes, _constant_integers(value), strict=False):
                 if dims and -len(dims) <= axis < len(dims):
@@ -311,10 +310,9 @@ def _compared_numbers(model: Model, node: Node) -> Iterator[int]:
         for value in node.inputs:
             if (number := _constant_number(model, value)) is not None and number == int(number):
                 yield abs(int(number))
-    if node.is_op("Slice"):  # the last so many of a cache
-        for value in node.inputs[1:3]:
-            if (number := _constant_number(model, value)) is not None and -MOST <= number < 0:
-                yield int(-number)
+    for value in cut_bounds(node)[:2]:  # the last so many of a cache
+        if (number := _constant_number(model, value)) is not None and -MOST <= number < 0:
+            yield int(-number)
 
 
 def _bucket_distances(model: Model, node: Node) -> Iterator[int]:
@@ -335,7 +333,7 @@ def _position_rows(node: Node, roles: Roles) -> Iterator[int]:
     table, indices = node.input(0), node.input(1)
     declared = declared_type(table) if table is not None and table.is_constant else None
     may_embed = declared is not None and (declared.is_float or declared.dtype in (TensorProto.INT8, TensorProto.UINT8))
-    if not node.is_op("Gather") or declared is None or not declared.dims or not may_embed:
+    if not node.is_op(*LOOKUPS) or declared is None or not declared.dims or not may_embed:
         return
     if node.attr("axis", 0) != 0 or len(declared.dims) < 2 or indices is None or not _are_positions(indices, roles):
         return
@@ -367,7 +365,7 @@ def _are_positions(indices: Value, roles: Roles) -> bool:
 
 def _counts_from_zero(node: Node) -> bool:
     source = node.input(0)
-    return node.is_op(*POSITIONS) or (node.is_op("Slice") and source is not None and source.is_constant)
+    return node.is_op(*POSITIONS) or (node.is_op(*CUTTING) and source is not None and source.is_constant)
 
 
 def _constant_number(model: Model, value: Value | None) -> float | None:

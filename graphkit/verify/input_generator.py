@@ -18,7 +18,7 @@ from graphkit.dtypes import BITS, FLOATS, INTEGERS, dtype_name
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import TensorType, declared_type, type_text
 from graphkit.graph.mask_polarity import TOTALS, mask_elements
-from graphkit.graph.operator_traits import MEASURING, value_inputs
+from graphkit.graph.operator_traits import GATHERING, MEASURING, value_inputs
 from graphkit.graph.roles import MASKS, Role
 from graphkit.graph.uses import find_lookups, find_readers, lookup_axis, moves_elements, table_entries
 from graphkit.graph.view import Node, Value, all_nodes, walk_breadth_first
@@ -432,14 +432,14 @@ def _counts_indices(value: Value) -> bool:
 
     totals = (node.result() for node, index in find_readers(value, counts) if node.is_op(*TOTALS) and not index)
     uses = (use for total in totals for use in find_readers(total, counts))
-    return any(node.is_op(*CHOOSING) and index == 1 for node, index in uses)
+    return any(node.is_op(*GATHERING) and index == 1 for node, index in uses)
 
 
 def _table_lengths(value: Value, model: Model) -> Iterator[Expr]:
     """Yield the lengths of what an input's elements choose from, along the axes where they do."""
     for node, index in find_readers(value, moves_elements):
         table = node.input(0)
-        if index == 1 and table is not None and node.is_op(*CHOOSING):
+        if index == 1 and table is not None and node.is_op(*GATHERING):
             dims, places = (infer(model)[each].dims or () for each in (table, node.input(1)))
             axis = node.attr("batch_dims", 0) if node.is_op("GatherND") else node.axis(len(dims))
             count = (places[-1].constant if places else None) if node.is_op("GatherND") else 1
@@ -447,7 +447,6 @@ def _table_lengths(value: Value, model: Model) -> Iterator[Expr]:
                 yield from dims[axis:] if count is None else dims[axis : axis + count]
 
 
-CHOOSING = ("Gather", "GatherElements", "GatherND")
 HARMLESS = ("axis", "axes", "starts", "ends")  # onnxruntime refuses, or clamps, those that do not exist
 UNCHECKED = ("MaxUnpool", "RotaryEmbedding", "TensorScatter")  # what onnxruntime may not check the indices of
 

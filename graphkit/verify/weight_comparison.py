@@ -22,7 +22,7 @@ from graphkit.graph.view import Node, Scope, Value, all_nodes, all_scopes, walk_
 from graphkit.io.tensors import element_count
 from graphkit.matching.value_numbering import ConstantNumbers, first_difference
 from graphkit.model import Model
-from graphkit.passes.control_flow.split_merged import SUFFIX
+from graphkit.passes.control_flow.merged_decoders import SUFFIX
 from graphkit.rewrite.base import copy_proto
 from graphkit.verify.cause_search import run_part
 from graphkit.verify.rewrite_proof import WeightProof

@@ -17,7 +17,7 @@ from graphkit.graph.declared_types import shape_text
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, ModelLike, as_model, load
 from graphkit.options import RewriteOptions, RewriteProofOptions, SplitProofOptions
-from graphkit.passes.control_flow.merge_decoders import MergeDecoders, merge_decoders
+from graphkit.passes.control_flow.merged_decoders import MergeDecoders, merge_decoders
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
 from graphkit.passes.opset.convert_opset import ConvertOpset, converted_by_onnx

@@ -16,7 +16,7 @@ from graphkit.io.export_files import find_beside
 from graphkit.io.transaction import made_folder
 from graphkit.model import Model, ModelLike, as_model, load
 from graphkit.options import SplitOptions, SplitProofOptions
-from graphkit.passes.control_flow.split_merged import Split, split_merged
+from graphkit.passes.control_flow.merged_decoders import Split, split_merged
 from graphkit.progress import portion_of, with_share
 from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.save import Saved, check_targets, save_models, unused_text

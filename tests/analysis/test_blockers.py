@@ -16,8 +16,8 @@ from graphkit.errors import UsageError
 from graphkit.graph.operator_traits import NORMALIZATIONS, SKIP_NORMALIZATIONS
 from graphkit.model import Model
 from graphkit.passes import PASSES
+from graphkit.passes.npu.change_dtypes import FUSED
 from graphkit.passes.npu.decompose_operators import ReciprocalToDiv
-from graphkit.passes.npu.dequantize import FUSED
 from graphkit.shapes import DimSpec
 from graphkit.targets import Target, load_target
 

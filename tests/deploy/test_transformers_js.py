@@ -22,7 +22,7 @@ from graphkit.examples import resolve
 from graphkit.graph.declared_types import declared_dims
 from graphkit.model import Model, load
 from graphkit.options import TransformersJsOptions
-from graphkit.passes.control_flow.merge_decoders import with_port_names
+from graphkit.passes.control_flow.merged_decoders import with_port_names
 from graphkit.verify import Decoder, decode
 
 Run = Callable[..., tuple[object, str, str]]

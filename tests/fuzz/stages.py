@@ -37,12 +37,12 @@ from graphkit.model import Model, load
 from graphkit.model_diff.diff_models import diff
 from graphkit.passes import PASSES
 from graphkit.passes.control_flow.inline_constant_if import SpecializeInput
-from graphkit.passes.control_flow.split_merged import split_merged
+from graphkit.passes.control_flow.merged_decoders import split_merged
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
 from graphkit.passes.npu.cache_interface import StaticKvCache
-from graphkit.passes.npu.dequantize import Dequantize
+from graphkit.passes.npu.change_dtypes import Dequantize
 from graphkit.passes.shapes.declare_shapes import DeclareShapes, FreezeDims, SetDims
 from graphkit.passes.state.update_cache_in_place import UpdateCacheInPlace
 from graphkit.render.html import as_dot

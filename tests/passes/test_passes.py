@@ -5,7 +5,7 @@ from onnx import TensorProto, helper, parser
 
 from graphkit.model import Model
 from graphkit.passes.clean_up.redundant_nodes import DropEmptyOutputs, DropUnusedInputs, EliminateDeadCode
-from graphkit.passes.control_flow.split_merged import StripMergedSuffixes
+from graphkit.passes.control_flow.merged_decoders import StripMergedSuffixes
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>'
 

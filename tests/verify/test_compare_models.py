@@ -17,7 +17,7 @@ from graphkit.cli import app
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
-from graphkit.passes.control_flow.split_merged import Split, split_merged
+from graphkit.passes.control_flow.merged_decoders import Split, split_merged
 from graphkit.progress import Limits
 from graphkit.runtime.session import IsolatedSession, RunError
 from graphkit.verify.layers.compared_model import Side, Steps

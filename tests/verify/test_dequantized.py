@@ -18,7 +18,7 @@ from graphkit import examples
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, load
 from graphkit.options import RewriteOptions, RewriteProofOptions
-from graphkit.passes.npu.dequantize import Dequantize
+from graphkit.passes.npu.change_dtypes import Dequantize
 from graphkit.rewrite import Outcome
 from graphkit.verify.quantized_rounding import TOLERANCE, as_rounded
 from graphkit.verify.rewrite_proof import RewriteProof

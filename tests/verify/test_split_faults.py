@@ -15,7 +15,7 @@ from properties import how_many
 
 from graphkit.model import Model, load
 from graphkit.options import SplitProofOptions
-from graphkit.passes.control_flow.split_merged import split_merged
+from graphkit.passes.control_flow.merged_decoders import split_merged
 from graphkit.save import save_models
 from graphkit.verify.rewrite_proof import SplitProof
 from graphkit.verify.rewrite_verifier import verify_rewrite

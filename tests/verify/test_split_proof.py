@@ -14,7 +14,7 @@ from graphkit.errors import UsageError
 from graphkit.examples import resolve
 from graphkit.model import Model, load
 from graphkit.options import SplitProofOptions
-from graphkit.passes.control_flow.split_merged import split_merged
+from graphkit.passes.control_flow.merged_decoders import split_merged
 from graphkit.runtime.session import RunError, Session
 from graphkit.save import save_models
 from graphkit.shapes.constraints.symbol_sizes import Sizes

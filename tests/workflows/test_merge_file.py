@@ -8,9 +8,9 @@ import onnx
 import pytest
 
 import graphkit
-import graphkit.passes.control_flow.merge_decoders
+import graphkit.passes.control_flow.merged_decoders
 from graphkit.model import Model, load
-from graphkit.passes.control_flow.merge_decoders import Merge, MergeDecoders, merge_decoders
+from graphkit.passes.control_flow.merged_decoders import Merge, MergeDecoders, merge_decoders
 from graphkit.rewrite import copy_proto
 
 FIRST, LATER = "merged-decoder/decoder_model", "merged-decoder/decoder_with_past_model"
@@ -45,7 +45,7 @@ def with_other_softmax(first: Model, later: Model) -> Merge:
 def test_a_merge_that_computes_something_else_fails_its_proof(
     run: Run, model_file: ModelFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graphkit.passes.control_flow.merge_decoders, "merge_decoders", with_other_softmax)
+    monkeypatch.setattr(graphkit.passes.control_flow.merged_decoders, "merge_decoders", with_other_softmax)
     out = tmp_path / "merged.onnx"
     code, text, err = run("merge-decoders", model_file(FIRST), model_file(LATER), "-o", out)
     assert code == 1

@@ -17,7 +17,7 @@ import onnx
 import onnx.parser
 from onnx import TensorProto
 
-from graphkit.graph.operator_traits import REARRANGING, SAME_ORDER, has_attributes_only
+from graphkit.graph.operator_traits import CUTTING, LOOKUPS, REARRANGING, SAME_ORDER, cut_bounds, joined_parts
 from graphkit.graph.view import Node, Scope, Value, all_nodes, chain_end
 from graphkit.ops.tensor import Dims, dims_product
 from graphkit.passes.fusion.fold_into_weights import Linear, affine_of, linear_of
@@ -30,7 +30,7 @@ from graphkit.symbolic.algebra import divide_exactly
 from graphkit.symbolic.expr import TooComplexError
 
 SCALING = ("Mul", "Div")
-TAKING = ("Split", "Slice", "Gather")
+TAKING = CUTTING - {"Compress"} | LOOKUPS.keys()
 
 Kind = Literal["batch", "row", "column"]
 
@@ -146,11 +146,11 @@ def layout_after(editor: Editor, node: Node, value: Value, out: Value, before: L
 
 
 def _layout_after_part(editor: Editor, node: Node, out: Value, dims: Dims, before: Layout) -> Layout | None:
-    """Return the layout behind a Split, Slice or Gather that takes neighbours on an axis of columns."""
+    """Return the layout behind a node that takes neighbours on an axis of columns."""
     axis, places = node.axis(len(before.dims)), editor.known_integers(node.input(1))
-    if node.is_op("Slice"):
-        axes, steps = (editor.known_integers(node.input(index)) for index in (3, 4))
-        is_plain = not has_attributes_only(node) and steps in ([1], None if node.input(4) is None else [1])
+    if bounds := cut_bounds(node):
+        axes, steps = map(editor.known_integers, bounds[2:])
+        is_plain = steps in ([1], None if bounds[3] is None else [1])
         axis = axes[0] % len(before.dims) if is_plain and axes is not None and len(axes) == 1 else None
     if axis is None:
         return None
@@ -162,7 +162,7 @@ def _layout_after_part(editor: Editor, node: Node, out: Value, dims: Dims, befor
     if whole is None or places is None or len(places) != 1:
         return None
     (start,) = places
-    if node.is_op("Gather"):
+    if node.is_op(*LOOKUPS):
         part = before.part(axis, start % whole, 1) if -whole <= start < whole else None
         return part.reshape_layout(dims) if part is not None else None
     count = dims[axis].constant
@@ -206,7 +206,7 @@ def projection_of(editor: Editor, value: Value | None, role: str, *, is_turned: 
         path.append((value.producer, source, value))
         value = source
     node = value.producer if value is not None else None
-    if value is None or node is None or node.is_op("Concat"):
+    if value is None or node is None or joined_parts(node):
         raise MatchFailure(f"its {role} are an input, or joined with others, such as a past")
     linear, add, shift = _match_product(editor, node, value, role)
     batch, rows = batch_and_rows(editor, value, is_turned=is_turned)

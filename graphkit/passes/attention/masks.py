@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import UsageError
-from graphkit.graph.operator_traits import COPYING, PICKING, PRESERVING, REARRANGING, RESHAPING
+from graphkit.graph.operator_traits import COPYING, PICKING, PRESERVING, REARRANGING, RESHAPING, joined_parts
 from graphkit.graph.view import Node, Value, unwrap_value, walk_breadth_first, walk_postorder
 from graphkit.passes.shapes.simplify_expand import broadcast_dims
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, Rewrite
@@ -20,7 +20,7 @@ from graphkit.rewrite.pattern import Op, Pattern
 from graphkit.targets import Target
 
 ELEMENTWISE = ("Add", "Cast", "Div", "Dropout", "Expand", "Identity", "Max", "Mul", "Sub", "Sum", "Where")
-PASSING = (*ELEMENTWISE, *RESHAPING, "Concat", "Transpose")
+PASSING = (*ELEMENTWISE, *RESHAPING, "Transpose")
 PRODUCTS = ("Einsum", "Gemm", "MatMul", "MatMulInteger", "com.microsoft.FusedMatMul", "com.microsoft.MatMulNBits")
 WIDE = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 ENOUGH = -20.0  # exp of it is 2e-9: with less a mask lets scores through
@@ -53,7 +53,8 @@ class Scores:
 
         def passed_on(value: Value) -> Sequence[Value | None]:
             uses = score_readers(value) if value not in self._reaches else ()
-            passing = [node for node, _ in uses if node.is_op(*PASSING) and node.scope is value.scope]
+            inside = (node for node, _ in uses if node.scope is value.scope)
+            passing = [node for node in inside if node.is_op(*PASSING) or joined_parts(node)]
             return [out for node in passing for out in node.outputs[:1]]
 
         for each in walk_postorder([value], passed_on):
@@ -101,7 +102,7 @@ class Scores:
             if rank is None or perm is None or sorted(perm) != list(range(rank)) or reach.axis < -rank:
                 raise MatchFailure(f"the axes of '{node.label}' are not known")
             return Reach(perm[reach.axis] - rank, reach.scale, reach.is_half)
-        if node.is_op("Concat"):
+        if joined_parts(node):
             return self._reach(out)  # beside scores of no mask, such as those of sinks
         raise MatchFailure(f"'{node.label}' ({node.operator}) reads what it gives, before any Softmax")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from graphkit.graph.new_nodes import RESHAPE_SINCE, make_concat, make_reshape
-from graphkit.graph.operator_traits import RESHAPING, UNARY, broadcasts_inputs
+from graphkit.graph.new_nodes import RESHAPE_SINCE, SHAPE_SLICE_SINCE, make_concat, make_reshape
+from graphkit.graph.operator_traits import RESHAPING, UNARY, broadcasts_inputs, joined_parts
 from graphkit.graph.view import Node, Value
 from graphkit.ops.tensor import Dims
 from graphkit.passes.shapes.simplify_reshape import reshape_spec
@@ -84,12 +84,11 @@ def _match_grown_axis(editor: Editor, node: Node, after: Dims) -> Repeat | None:
 
 def _is_copying(node: Node, data: Value, axis: int, rank: int) -> bool:
     """Whether a node whose output is longer on that axis only copies its input."""
-    if node.is_op("Concat"):
-        return node.attr("axis", int) in (axis, axis - rank) and all(each is data for each in node.inputs)
+    if parts := joined_parts(node):
+        return node.attr("axis", int) in (axis, axis - rank) and all(each is data for each in parts)
     return node.is_op("Expand", "Tile")
 
 
-SHAPE_SLICE_SINCE = 15  # of Shape: a part of the dims
 MATRIX = 2  # the first axis of a matrix, behind batch and heads
 
 
@@ -184,8 +183,8 @@ def _is_alike(editor: Editor, copies: Value, node: Node, index: int) -> bool:
 class ShareKvHeads(NodeRewrite):
     """Multiply the queries of a group with the one head that they share, instead of with copies of it.
 
-    Exporters repeat each head of the keys and values for the queries of its group (Unsqueeze, Expand, Reshape; Tile, a
-    Concat of copies, or a Gather do the same), which copies the whole cache at every step. The queries of a group
+    Exporters repeat each head of the keys and values for the queries of its group (Unsqueeze, Expand, Reshape; a Tile,
+    copies that are joined, or indices do the same), which copies the whole cache at every step. The queries of a group
     become rows of one matrix, `[batch, heads, group * rows, ...]`: that and its way back are Reshapes, which copy
     nothing. A kernel may add up larger matrices in another order: the last digits of results may change.
 

@@ -10,6 +10,7 @@ from onnx import helper
 
 from graphkit.graph.names import free_name, names_in
 from graphkit.graph.new_nodes import make_gather
+from graphkit.graph.operator_traits import BECAME_INPUTS, RESHAPING, operator_set
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model
 from graphkit.ops.tensor import TensorSequence, element_numbers
@@ -47,9 +48,6 @@ class CastlikeToCast(NodeRewrite):
             editor.note("CastLike(s) written as Cast")
 
 
-SIZES_ARE_INPUTS_SINCE = 13
-
-
 @dataclass(frozen=True)
 class SequenceToSplit(NodeRewrite):
     """Write a SplitToSequence and the SequenceAt of its parts as a Split; those of single rows as Gathers.
@@ -81,7 +79,7 @@ class SequenceToSplit(NodeRewrite):
         inferred = editor.shapes[sequence]
         items = inferred.items or () if isinstance(inferred, TensorSequence) else ()
         places = _reader_places(editor, node, sequence, len(items))
-        if not places or axis is None or node.scope.opset() < SIZES_ARE_INPUTS_SINCE:
+        if not places or axis is None or node.scope.opset() < BECAME_INPUTS["Split"][0]:
             return
         if not node.attr("keepdims", 1) and (sizes is None or editor.shapes[sizes].dims == ()):  # single rows
             for reader, place in places.items():
@@ -134,7 +132,7 @@ def with_unique_node_names(model: Model) -> tuple[Model, int]:
     return copy.with_proto(copy.proto), len(repeated)
 
 
-MOVING = ("MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")  # which it moves a QuantizeLinear past
+MOVING = RESHAPING - {"Flatten"} | operator_set("MaxPool Slice Transpose")  # which it moves a QuantizeLinear past
 
 
 def keep_outputs_float(model: Model) -> tuple[Model, int]:

@@ -246,14 +246,14 @@ class FoldShapes(Rewrite):
 
     Before:
 
-        agraph (float[N, 4, 8] x) => (int64[2] y) <int64[2] at = {1, 2}> {
-            s = Shape (x)
-            y = Gather (s, at)
+        agraph (float[N, 4, 8] x) => (int64[2] y) <int64[1] two = {2}> {
+            s = Shape <start = 1> (x)
+            y = Mul (s, two)
         }
 
     After:
 
-        agraph (float[N, 4, 8] x) => (int64[2] y) <int64[2] y_value = {4, 8}> {
+        agraph (float[N, 4, 8] x) => (int64[2] y) <int64[2] y_value = {8, 16}> {
             y = Identity (y_value)
         }
     """

@@ -194,9 +194,8 @@ class InlineConstantIf(Pass):
 
     Before:
 
-        agraph (float[N, 1, 4] x) => (float[N, 4] y) <int64 one = {1}, int64[1] axis = {1}> {
-            s = Shape (x)
-            d = Gather (s, one)
+        agraph (float[N, 1, 4] x) => (float[N, 4] y) <int64[1] one = {1}, int64[1] axis = {1}> {
+            d = Shape <start = 1, end = 2> (x)
             c = Equal (d, one)
             y = If (c) <
                 then_branch = g1 () => (float[N, 4] a) { a = Squeeze (x, axis) },

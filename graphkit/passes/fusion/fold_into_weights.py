@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS
 from graphkit.errors import ModelError
-from graphkit.graph.operator_traits import PICKING, PRESERVING
+from graphkit.graph.operator_traits import PICKING, PRESERVING, broadcasts_inputs, requested_shape
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, attributes_of
@@ -19,7 +19,6 @@ from graphkit.rewrite.weight_arithmetic import read_elements, round_numbers, sca
 from graphkit.shapes import Shapes
 
 AFFINE_OPERATORS = ("Mul", "Div", "Add", "Sub", "Neg", "BatchNormalization")
-NUMPY_BROADCASTS_SINCE = 7
 PLAIN_NORMALIZATION_SINCE = 9  # before, BatchNormalization has flags that say what it normalizes, and when
 EPSILON = 1e-5
 
@@ -63,7 +62,7 @@ def affine_of(model: Model, node: Node, value: Value, channels: Channels, dtype:
         return _affine_of_normalization(model, node, value, channels)
     if node.op_type == "Neg":
         return Affine(-np.ones(1))
-    if len(node.inputs) != 2 or node.scope.opset() < NUMPY_BROADCASTS_SINCE:
+    if len(node.inputs) != 2 or not broadcasts_inputs(node):
         raise MatchFailure
     index = 0 if node.inputs[0] is value else 1
     number = _channel_vector(model, node.inputs[1 - index], channels, dtype)
@@ -244,7 +243,7 @@ def move_channels(node: Node, value: Value, channels: Channels, shapes: Shapes) 
     if node.is_op("Transpose"):
         perm = node.attr("perm", tuple(reversed(range(channels.rank))))
         return Channels(rank, perm.index(axis), channels.count) if perm and axis in perm else None
-    keeps_last = node.is_op("Reshape") and axis == channels.rank - 1 and rank > 0 and channels.count > 0
+    keeps_last = requested_shape(node) is not None and axis == channels.rank - 1 and rank > 0 and channels.count > 0
     return Channels(rank, rank - 1 if keeps_last and dims[-1] == channels.count else None, channels.count)
 
 

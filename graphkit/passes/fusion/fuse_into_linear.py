@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -155,7 +155,6 @@ class MatmulAddToGemm(NodeRewrite):
             return
 
 
-SPLIT_INPUT_SINCE = 13  # of Split: before, the sizes are an attribute
 ANY_SIZES_SINCE = 2
 OTHER = -1  # stands for a reader that is in no group
 
@@ -293,12 +292,8 @@ def _merge_siblings(editor: Editor, siblings: Sequence[_Sibling], weight: str) -
         nodes.append(NewNode("Add", [name, *bias], [whole], like=siblings[0].add))
     else:
         nodes = [NewNode("MatMul", [product, weight], [whole], like=first)]
-    if first.scope.opset() < SPLIT_INPUT_SINCE:
-        split = NewNode("Split", [whole], outputs, {"axis": linear.result.axis, "split": sizes})
-    else:
-        given = editor.integers(sizes, f"{label}_sizes")
-        split = NewNode("Split", [whole, given], outputs, {"axis": linear.result.axis})
-    editor.insert_before(first, *nodes, split)
+    split = editor.make_numbered(first, "Split", whole, sizes, f"{label}_sizes", axis=linear.result.axis)
+    editor.insert_before(first, *nodes, replace(split, outputs=outputs))
     for sibling in siblings:
         editor.take(sibling.linear.node)
         editor.replace(sibling.add or sibling.linear.node)  # the Split gives what it gives

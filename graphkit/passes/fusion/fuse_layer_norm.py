@@ -10,13 +10,13 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS
+from graphkit.graph.operator_traits import has_attributes_only
 from graphkit.graph.view import Node, Value
 from graphkit.ops.tensor import Dims
 from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite
 from graphkit.rewrite.pattern import Match, Number, Op, Pattern, nodes_of
 
 LAYER_NORM_SINCE = 17
-AXES_INPUT_SINCE = 18  # of ReduceMean
 MAX_ONES = 1 << 18  # elements of a scale of ones, where there is none
 
 DATA, EPSILON = Pattern(), Pattern()
@@ -136,8 +136,7 @@ def _match_quotient(editor: Editor, deviation: Value, match: Match) -> Match:
 
 def _count_mean_axes(editor: Editor, mean: Node, rank: int) -> int | None:
     """Return over how many axes a ReduceMean goes, None where they are not the last ones, or do not stay."""
-    is_older = mean.scope.opset() < AXES_INPUT_SINCE
-    axes = mean.attr("axes", tuple) if is_older else editor.known_integers(mean.input(1))
+    axes = mean.attr("axes", tuple) if has_attributes_only(mean) else editor.known_integers(mean.input(1))
     if not axes or mean.attr("keepdims", 1) != 1:
         return None
     sorted_axes = sorted(axis % rank for axis in axes)

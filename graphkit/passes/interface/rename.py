@@ -57,14 +57,14 @@ class Rename(Pass):
 
     Before:
 
-        agraph (float[N, 4] x, float[M, 4] z) => (float[N, 8] y) {
-            y = Concat <axis = 1> (x, z)
+        agraph (float[4, N] x, float[M, 8] z) => (float[4, 8] y) {
+            y = MatMul (x, z)
         }
 
     After `rename{inputs=x=left;z=right,dims=N=batch}`:
 
-        agraph (float[batch, 4] left, float[batch, 4] right) => (float[batch, 8] y) {
-            y = Concat <axis = 1> (left, right)
+        agraph (float[4, batch] left, float[batch, 8] right) => (float[4, 8] y) {
+            y = MatMul (left, right)
         }
 
     Attributes:

@@ -15,7 +15,7 @@ from graphkit.errors import UsageError, count_things
 from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.names import free_name, names_in
 from graphkit.graph.new_nodes import make_concat, make_reshape, make_slice
-from graphkit.graph.operator_traits import RESHAPING, operator_set
+from graphkit.graph.operator_traits import PICKING, REARRANGING, joined_parts
 from graphkit.graph.view import Node, Value, walk_breadth_first
 from graphkit.model import Model
 from graphkit.passes.npu.host_inputs import freezable_symbols
@@ -29,7 +29,7 @@ from graphkit.shapes import Expr, Shapes, infer
 from graphkit.shapes.graph_inputs import SymbolSizes
 
 FLOAT_TYPES = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-MOVES = RESHAPING | operator_set("Cast Gather Identity Slice Split Transpose")
+MOVES = REARRANGING | PICKING | {"Cast"}
 """Lead from a cache to the part that grows: a layer taken out of a stack, or the dtype that the attention computes in.
 
 Two Casts, there and back, leave a slot what the first of them made it, so that a slot that came back once stays.
@@ -50,7 +50,7 @@ class Growth:
     @property
     def concat_out(self) -> Value | None:
         """The output of the Concat, None where moves lie between the cache and it."""
-        nodes = [node for node, _ in self.past.consumers if node.is_op("Concat")]
+        nodes = [node for node, _ in self.past.consumers if joined_parts(node)]
         return nodes[0].outputs[0] if self.new is not None else None
 
 
@@ -66,7 +66,7 @@ def find_growths(model: Model, shapes: Shapes, declined: list[Declined]) -> tupl
             continue
         readers = [node for node, _ in past.consumers if not node.is_op("Shape")]
         new: Value | None = None
-        if not any(node.is_op("Concat") for node in readers):
+        if not any(map(joined_parts, readers)):
             try:
                 _check_moved(past, present, axis, shapes)
             except MatchFailure as failure:
@@ -100,7 +100,7 @@ def _check_moved(past: Value, present: Value, axis: int, shapes: Shapes) -> None
         node = value.producer
         if node is None or node in joined:
             return ()
-        return node.inputs if node.is_op("Concat") else node.inputs[:1] if node.operator in MOVES else ()
+        return joined_parts(node) or (node.inputs[:1] if node.operator in MOVES else ())
 
     dims, after = shapes[past].dims, shapes[present].dims
     if dims is None or after is None or not dims[axis].symbols:
@@ -115,7 +115,7 @@ def _check_moved(past: Value, present: Value, axis: int, shapes: Shapes) -> None
             if is_move(node, index, value) or node.is_op("Shape"):
                 continue
             part = shapes[value].dims
-            is_join = node.is_op("Concat") and len(node.inputs) == 2 and node.inputs[0] is value and part
+            is_join = len(parts := joined_parts(node)) == 2 and parts[0] is value and part
             if not is_join or not part or part[(node.attr("axis", 0) or 0) % len(part)] != dims[axis]:
                 raise MatchFailure(f"'{node.label}' ({node.operator}) reads it before what is new joins it")
             joined.add(node)
@@ -123,7 +123,7 @@ def _check_moved(past: Value, present: Value, axis: int, shapes: Shapes) -> None
         raise MatchFailure("nothing new joins it")
     for value in walk_breadth_first([present], before):
         maker = value.producer
-        if maker is None or (maker not in joined and maker.operator not in MOVES and not maker.is_op("Concat")):
+        if maker is None or (maker not in joined and maker.operator not in MOVES and not joined_parts(maker)):
             raise MatchFailure(f"its present is also made of '{value.name}'")
 
 
@@ -191,9 +191,8 @@ class StaticKvCache(Pass):
         proto, taken = copy_proto(model), names_in(model.scopes)
         for growth in (each for each in caches if each.new is None):  # what is new is behind the slots of the present
             bounds = {"from": self.max_cache_len, "to": np.iinfo(np.int64).max, "along": growth.axis}
-            names = [free_name(f"{growth.given}_{part}", taken) for part in bounds]
-            for name, number in zip(names, bounds.values(), strict=True):
-                proto.graph.initializer.append(onnx.numpy_helper.from_array(np.array([number]), name))
+            named = ((free_name(f"{growth.given}_{part}", taken), at) for part, at in bounds.items())
+            names = [_add_integers(proto.graph, name, [at]) for name, at in named]
             proto.graph.node.append(make_slice(growth.present.name, *names, out=growth.given).to_proto())
         freeze = FreezeDims(tuple((symbol, self.max_cache_len) for symbol in sorted(symbols)))
         made = freeze.run(with_outputs(model.with_proto(proto), outputs)).model
@@ -433,10 +432,9 @@ class ReduceCacheRank(Pass):
             name, dims = value.name, sizes[value.name] or ()
             if (past := writes.get(name, "")) in low:
                 dims = tuple(1 if axis == places[past] else dim for axis, dim in enumerate(low[past]))
-                shape = onnx.numpy_helper.from_array(np.array(dims, np.int64), free_name(f"{name}_dims", taken))
-                proto.graph.initializer.append(shape)
+                shape = _add_integers(proto.graph, free_name(f"{name}_dims", taken), dims)
                 name = renamed[value.name] = free_name(f"{value.name}_{self.rank}d", taken)
-                proto.graph.node.append(make_reshape(value.name, shape.name, name).to_proto())
+                proto.graph.node.append(make_reshape(value.name, shape, name).to_proto())
             outputs.append((name, NewInput(name, shapes[value].dtype, dims)))
         outcome = ReduceInterfaceRank(self.rank).run(with_outputs(model.with_proto(proto), outputs))
         written = {past: {old: new for old, new in renamed.items() if writes[old] == past} for past in low}
@@ -455,11 +453,10 @@ class SplitCrossKv(Pass):
     Before:
 
         agraph (int64[N, L] input_ids, float[N, S, 4] encoder_hidden_states)
-        => (float[N, L, 4] logits, float[N, S, 4] present_0_encoder_key)
-        <float[4, 4] w = {1, 0, 0, 0, 0, 2, 0, 0, 0, 0, 3, 0, 0, 0, 0, 4},
-        float[2, 4] table = {1, 2, 3, 4, 5, 6, 7, 8}> {
+        => (float[N, L] logits, float[N, S, 4] present_0_encoder_key)
+        <float[4, 4] w = {1, 0, 0, 0, 0, 2, 0, 0, 0, 0, 3, 0, 0, 0, 0, 4}> {
             present_0_encoder_key = MatMul (encoder_hidden_states, w)
-            logits = Gather (table, input_ids)
+            logits = Cast <to = 1> (input_ids)
         }
 
     After:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -100,9 +100,6 @@ RULES: Mapping[str, Callable[[Node, Dims, Integers, int], dict[int, Integers]]] 
 }
 
 
-SPLIT_INPUT_SINCE = 13
-
-
 @dataclass(frozen=True)
 class GatherToSlice(Rewrite):
     """Replace Gather, GatherND and GatherElements with constant indices by nodes that any NPU has.
@@ -191,10 +188,7 @@ def _replace_by_split(
         shape = editor.integers(spec, f"{out.name}_shape") if part != after else ""
         made[node] = [make_reshape(outputs[-1], shape, out.name, like=node)] if shape else []
     first, sizes = min(nodes, key=lambda node: node.index), [len(starts[node]) for node in parts]
-    if first.scope.opset() < SPLIT_INPUT_SINCE:
-        split = NewNode("Split", [data], outputs, {"axis": axis, "split": sizes})
-    else:
-        split = NewNode("Split", [data, editor.integers(sizes, f"{data.name}_parts")], outputs, {"axis": axis})
+    split = replace(editor.make_numbered(first, "Split", data, sizes, f"{data.name}_parts", axis=axis), outputs=outputs)
     for node in parts:
         editor.replace(node, *([split] if node is first else []), *made[node])
     editor.note("Gathers that together take everything turned into a Split", len(nodes))

@@ -14,7 +14,7 @@ from graphkit.errors import UsageError, count_things
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import find_value, free_name, names_in
 from graphkit.graph.new_nodes import make_gather
-from graphkit.graph.operator_traits import SAME_ORDER
+from graphkit.graph.operator_traits import REARRANGING, SAME_ORDER, joined_parts, operator_set
 from graphkit.graph.roles import Role
 from graphkit.graph.view import Node, Value, chain_end, follow_chain
 from graphkit.model import Model
@@ -208,7 +208,7 @@ def id_input(value: Value | None, in_tuples: bool = False) -> Value | None:
     return source if is_input and is_integer and not in_tuples else None
 
 
-ELEMENTWISE_TO_SOFTMAX = ("Add", "Mul", "Div", "Max", "Sub", "Reshape", "Transpose", "Cast", "Concat")
+TO_SOFTMAX = REARRANGING | operator_set("Add Cast Div Max Mul Sub")
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +278,8 @@ def _host_inputs(model: Model, shapes: Shapes, kept: frozenset[str], declined: l
         node, index = use
         out = node.outputs[0] if node.outputs else None
         uses = score_readers(out) if out is not None else ()
-        if not node.is_op(*ELEMENTWISE_TO_SOFTMAX) or len(uses) != 1 or (node.is_op("Sub", "Div") and index > 0):
+        is_passing = node.is_op(*TO_SOFTMAX) or joined_parts(node)
+        if not is_passing or len(uses) != 1 or (node.is_op("Sub", "Div") and index > 0):
             return None
         return uses[0]
 
@@ -310,7 +311,7 @@ def freezable_symbols(model: Model, shapes: Shapes) -> frozenset[str]:
     return frozenset(others - growing)
 
 
-SCORES = ("Add", "Mul", "Div", "Sub", "Reshape", "Cast", "Identity", "Where", "Tanh", "Expand")
+SCORES = SAME_ORDER | operator_set("Add Cast Div Expand Mul Sub Tanh Where")
 Over = Literal["slots", "source"]
 
 

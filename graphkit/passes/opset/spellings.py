@@ -14,7 +14,7 @@ from onnx import TensorProto
 from onnx.defs import OpSchema
 
 from graphkit.dtypes import FLOATS, dtype_name
-from graphkit.graph.new_nodes import make_gather
+from graphkit.graph.new_nodes import make_gather, make_reshape
 from graphkit.graph.operator_traits import BECAME_INPUTS, REDUCTIONS, SOFTMAXES, VARIADIC
 from graphkit.graph.view import Node, Value, constant_tensor
 from graphkit.ops.tensor import TensorSequence, element_numbers
@@ -130,7 +130,7 @@ def _over_one_axis(draft: Draft) -> None:
         raise MatchFailure(f"it is over several axes, {since}")
     shape, flat, result = draft.name("shape"), draft.name("flat"), draft.name("rows")
     draft.before += [NewNode("Shape", [data], [shape]), NewNode("Flatten", [data], [flat], {"axis": axis})]
-    draft.after.append(NewNode("Reshape", [result, shape], [draft.outputs[0]], takes_zeros))
+    draft.after.append(make_reshape(result, shape, draft.outputs[0], attributes=takes_zeros))
     draft.inputs, draft.outputs, draft.attributes["axis"] = [flat], [result], -1
 
 

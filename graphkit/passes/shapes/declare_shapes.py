@@ -2,9 +2,9 @@
 
 Frozen dims are hidden from bodies that cannot run at them. At the dims of a decode step the first step's branch of a
 merged decoder may be impossible: a mask of 6 meets one token. The model is sound, for that branch is not run; yet
-onnxruntime infers shapes in it while it loads, and refuses the file. Therefore the branch reads outer values through a
-Reshape that copies all dims, to a shape of zeros that is computed from a value known only at run time. The branch
-computes the same, or fails in the same way.
+onnxruntime infers shapes in it while it loads, and refuses the file. Therefore the branch reads outer values reshaped
+to zeros, which copy all dims, and are computed from a value known only at run time. The branch computes the same, or
+fails in the same way.
 """
 
 from __future__ import annotations
@@ -341,14 +341,14 @@ class SetDims(Pass):
 
     Before:
 
-        agraph (float[N, 4] x, float[M, 4] z) => (float[N, 8] y) {
-            y = Concat <axis = 1> (x, z)
+        agraph (float[4, N] x, float[M, 8] z) => (float[4, 8] y) {
+            y = MatMul (x, z)
         }
 
     After `set-dims{dims=N=2}`:
 
-        agraph (float[2, 4] x, float[2, 4] z) => (float[2, 8] y) {
-            y = Concat <axis = 1> (x, z)
+        agraph (float[4, 2] x, float[2, 8] z) => (float[4, 8] y) {
+            y = MatMul (x, z)
         }
 
     Attributes:

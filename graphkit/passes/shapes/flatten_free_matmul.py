@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from graphkit.graph.new_nodes import RESHAPE_SINCE
-from graphkit.graph.operator_traits import BROADCASTING, UNARY, UNIDIRECTIONAL
+from graphkit.graph.operator_traits import BROADCASTING, UNARY, UNIDIRECTIONAL, joined_parts
 from graphkit.graph.view import Node, Value, connected_groups
 from graphkit.ops.axes import FACTORS, FREE, RULES, find_layout
 from graphkit.ops.rule_context import NodeFacts, UnknownError
@@ -87,7 +87,7 @@ def _find_lift(facts: NodeFacts, flat: frozenset[int]) -> Lift | None:
         dims, rank = facts.dims(index), len(layout.kinds)
         if index in flat and len(dims) != rank and not node.is_op("Unsqueeze"):
             return None
-        if index not in flat and (node.is_op("Concat") or not (len(dims) < rank or dims[0] == 1)):
+        if index not in flat and (joined_parts(node) or not (len(dims) < rank or dims[0] == 1)):
             return None
     if right and left not in flat and lower(layout.outputs[0][0]) < 1:  # onnxruntime refuses [m, k] by [0, q, k, n]
         return None
@@ -392,7 +392,7 @@ def _lift_region(editor: Editor, regions: FlatRegions, region: Region) -> None:
         source = lifted[value] = reshape.operand(0)
         if spec is not None:
             name = lifted[value] = editor.unique_name(f"{value.name}_lifted")
-            editor.insert_before(reshape, _make_reshape(editor, reshape, source, name, spec))
+            editor.insert_before(reshape, editor.make_reshape(source, spec, name, reshape))
     for node in region.nodes:
         _lift_node(editor, node, regions.lifts[node], lifted, len(region.lead) - 1)
     for reshape, spec in region.exits.items():
@@ -400,11 +400,7 @@ def _lift_region(editor: Editor, regions: FlatRegions, region: Region) -> None:
         if spec is None:
             editor.bypass(reshape, lifted[flat])
         else:
-            editor.replace(reshape, _make_reshape(editor, reshape, lifted[flat], out.name, spec))
-
-
-def _make_reshape(editor: Editor, node: Node, source: NodeInput, name: str, spec: Spec) -> NewNode:
-    return editor.make_reshape(source, spec, name, node)
+            editor.replace(reshape, editor.make_reshape(lifted[flat], spec, out.name, reshape))
 
 
 def _lift_node(editor: Editor, node: Node, lift: Lift, lifted: Names, extra: int) -> None:

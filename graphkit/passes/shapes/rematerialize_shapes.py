@@ -16,7 +16,8 @@ import onnx
 
 from graphkit.dtypes import INT32_MAX, INT64_MAX, INTEGERS
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.new_nodes import make_concat, make_gather
+from graphkit.graph.new_nodes import SHAPE_SLICE_SINCE, make_concat, make_gather
+from graphkit.graph.operator_traits import requested_shape
 from graphkit.graph.view import Node, Value
 from graphkit.passes.shapes.simplify_expand import expand_spec
 from graphkit.passes.shapes.simplify_reshape import open_spec
@@ -25,7 +26,6 @@ from graphkit.rewrite import Editor, NewNode, NodeInput, Rewrite
 from graphkit.shapes import Expr, is_known, lower
 from graphkit.symbolic.expr import Atom, Call, Symbol
 
-SHAPE_SLICE_SINCE = 15  # opset from which Shape has start and end
 INTEGER_MIN_SINCE = 12  # opset from which Min and Max take int64
 MOD_SINCE = 10
 INT64, INT32 = onnx.TensorProto.INT64, onnx.TensorProto.INT32
@@ -163,31 +163,28 @@ Need = tuple[Elements, int, int]  # the elements, the rank and the dtype of a te
 class RematerializeShapes(Rewrite):
     """Recompute shapes that stay dynamic: read each symbol once, from one graph input, and each expression once.
 
-    Each node gets the simplest shape that serves it: a Reshape copies and infers what it can, an Expand gets only the
-    dims that grow. Bodies read values of the main graph. Legality: the elements are expressions in the dims of the main
+    Each node gets the simplest shape that serves it, which copies and infers what it can; an Expand gets only the dims
+    that grow. Bodies read values of the main graph. Legality: the elements are expressions in the dims of the main
     graph's inputs, and the operator set has the operators to compute them. Anything else stays unchanged, and nothing
     is changed unless fewer nodes result.
 
     Before:
 
-        agraph (float[N, L] x, float[1] w) => (float[N, L] y) <int64[1] one = {1}, int64[1] zero = {0}> {
+        agraph (float[N] x, float[1] w) => (float[M] y) {
             a = Neg (x)
             s = Shape (a)
-            n = Gather (s, zero)
             b = Abs (a)
             t = Shape (b)
-            l = Gather (t, one)
-            to = Concat <axis = 0> (n, l)
+            to = Add (s, t)
             y = Expand (w, to)
         }
 
     After:
 
-        agraph (float[N, L] x, float[1] w) => (float[N, L] y) {
+        agraph (float[N] x, float[1] w) => (float[M] y) <int64[1] "dims/2" = {2}> {
             ["dims/N"] "dims/N" = Shape <end = 1, start = 0> (x)
-            ["dims/L"] "dims/L" = Shape <end = 2, start = 1> (x)
-            ["dims/N,L"] "dims/N,L" = Concat <axis = 0> ("dims/N", "dims/L")
-            y = Expand (w, "dims/N,L")
+            ["dims/2*N"] "dims/2*N" = Mul ("dims/N", "dims/2")
+            y = Expand (w, "dims/2*N")
         }
     """
 
@@ -242,14 +239,14 @@ def _simplest_elements(editor: Editor, node: Node, index: int, value: Value, ele
     plain: Sequence[Expr | int] | None = None
     if before is None or after is None:
         return elements
-    if node.is_op("Reshape") and index == 1 and node.attr("allowzero", 0) == 0:
+    if requested_shape(node) is not None and index == 1 and node.attr("allowzero", 0) == 0:
         plain = open_spec(before, after)
         if any(isinstance(size, Expr) and lower(size) < 1 for size in plain):  # where it is 0, it would mean "copy"
             return elements
     elif node.is_op("Expand") and index == 1:
         whole = (Expr.of(1),) * (len(after) - len(elements)) + tuple(elements)  # for a dim of 0 does not grow
         plain = [n if isinstance(n, int) else given for n, given in zip(expand_spec(before, after), whole, strict=True)]
-    elif node.is_op("Slice") and index in (1, 2) and (bounds := slice_bounds(editor, node)) is not None:
+    elif index in (1, 2) and (bounds := slice_bounds(editor, node)) is not None:
         most = INT32_MAX if editor.shapes[value].dtype == INT32 else INT64_MAX
         plain = [bound if isinstance(bound := pair[index - 1], Expr) else min(bound, most) for pair in bounds]
     return elements if plain is None else tuple(Expr.of(element) for element in plain)

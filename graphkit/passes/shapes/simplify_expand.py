@@ -31,17 +31,14 @@ class CanonicalizeExpand(NodeRewrite):
 
     Before:
 
-        agraph (float[N, 1, 4] x) => (float[N, 6, 4] y) <int64[1] six = {6}, int64[1] four = {4}> {
-            s = Shape (x)
-            zero = Constant <value_ints = [0]> ()
-            n = Gather (s, zero)
-            to = Concat <axis = 0> (n, six, four)
-            y = Expand (x, to)
+        agraph (float[N, 1, 4] x, float[N, 6, 4] z) => (float[N, 6, 4] y) {
+            s = Shape (z)
+            y = Expand (x, s)
         }
 
     After:
 
-        agraph (float[N, 1, 4] x) => (float[N, 6, 4] y) <int64[3] y_shape = {1, 6, 1}> {
+        agraph (float[N, 1, 4] x, float[N, 6, 4] z) => (float[N, 6, 4] y) <int64[3] y_shape = {1, 6, 1}> {
             y = Expand (x, y_shape)
         }
     """

@@ -144,8 +144,8 @@ class SimplifyScatter(Rewrite):
 
         agraph (float[N, 5] x, float[N, 2] v) => (float[N, 5] y)
         <int64 zero = {0}, int64 one = {1}, int64[1] last = {-1}, int64[2] columns = {0, 1}> {
-            s = Shape (x)
-            n = Gather (s, zero)
+            s = Shape <start = 0, end = 1> (x)
+            n = Squeeze (s)
             range = Range (zero, n, one)
             rows = Unsqueeze (range, last)
             grid = Shape (v)

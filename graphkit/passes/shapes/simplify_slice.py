@@ -1,20 +1,20 @@
-"""Simplify Slices and Concats: constant bounds, merged chains, empty inputs dropped."""
+"""Simplify Slices and Concats: constant bounds, merged chains, empty inputs dropped, steps spelled as reshapes."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 import onnx.helper
 
 from graphkit.dtypes import INT64_MAX
-from graphkit.graph.new_nodes import RESHAPE_SINCE, make_concat, make_slice
-from graphkit.graph.operator_traits import RESHAPING, has_attributes_only
+from graphkit.graph.new_nodes import RESHAPE_SINCE, NodeInput, make_concat, make_reshape, make_slice
+from graphkit.graph.operator_traits import RESHAPING, cut_bounds
 from graphkit.graph.view import Node, Value
 from graphkit.ops.tensor import element_number, element_numbers, is_to_the_end
-from graphkit.rewrite import Editor, NodeRewrite
+from graphkit.rewrite import Builder, Editor, MatchFailure, NodeRewrite
 from graphkit.shapes import Expr, lower, upper
 
 
@@ -30,8 +30,7 @@ class CanonicalizeSlice(NodeRewrite):
     Before:
 
         agraph (float[N, L] x) => (float[M, K] y) <int64[1] zero = {0}, int64[1] one = {1}> {
-            s = Shape (x)
-            l = Gather (s, one)
+            l = Shape <start = 1, end = 2> (x)
             all = Slice (x, zero, l, one)
             from = Sub (l, one)
             end = Add (l, zero)
@@ -52,7 +51,7 @@ class CanonicalizeSlice(NodeRewrite):
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         bounds = slice_bounds(editor, node)
-        if has_attributes_only(node) or bounds is None:
+        if bounds is None:
             return
         if all((start, end) == (0, INT64_MAX) for start, end in bounds):
             if editor.bypass(node, node.operand(0)):
@@ -132,8 +131,8 @@ def _count_from_start(bound: Expr | int, dim: Expr) -> Expr:
 def slice_bounds(editor: Editor, node: Node) -> list[tuple[Expr | int, Expr | int]] | None:
     """Return start and end for each axis of a Slice of step 1, numbers where they can be."""
     shapes = editor.shapes
-    operands = [shapes[value] if (value := node.input(index)) is not None else None for index in range(5)]
-    data, starts, ends, axes, steps = operands
+    operands = [shapes[value] if value is not None else None for value in (node.input(0), *cut_bounds(node))]
+    data, starts, ends, axes, steps = operands if len(operands) > 1 else [None] * 5
     if data is None or starts is None or ends is None or data.dims is None:
         return None
     if steps is not None and not (steps.elements is not None and all(step == 1 for step in steps.elements)):
@@ -223,10 +222,11 @@ class MergeSlices(NodeRewrite):
 def constant_bounds(editor: Editor, node: Node) -> Bounds | None:
     """Return what a Slice with constant bounds cuts, by axis; None where that is not known."""
     rank = editor.shapes[node.inputs[0]].rank
-    starts, ends, axes, steps = (_constant_integers(editor, node.input(index)) for index in range(1, 5))
-    if has_attributes_only(node) or rank is None or not starts or ends is None:
+    bounds = cut_bounds(node) or [None] * 4
+    starts, ends, axes, steps = (_constant_integers(editor, value) for value in bounds)
+    if rank is None or not starts or ends is None:
         return None
-    if (axes is None and node.input(3) is not None) or (steps is None and node.input(4) is not None):
+    if (axes is None and bounds[2] is not None) or (steps is None and bounds[3] is not None):
         return None
     axes, steps = axes or list(range(len(starts))), steps or [1] * len(starts)
     if not len(starts) == len(ends) == len(axes) == len(steps) or not all(-rank <= axis < rank for axis in axes):
@@ -398,3 +398,50 @@ class JoinBeforeReshape(NodeRewrite):
             editor.make_reshape(joined, after, out.name),
         )
         editor.note("Concat(s) of copies moved before a Reshape")
+
+
+@dataclass(frozen=True)
+class SliceStepsToReshape(NodeRewrite):
+    """Spell a Slice of every n-th element as one of step 1 between two Reshapes, as of the pairs of rotary embeddings.
+
+    Several axes are cut one after the other. Legality: all dims are numbers, n divides the length of each axis, and
+    nothing but the offset is left out of it.
+
+    Before:
+
+        agraph (float[1, 2, 6] x) => (float[1, 2, 3] y)
+        <int64[1] from = {1}, int64[1] end = {6}, int64[1] axis = {2}, int64[1] step = {2}> {
+            y = Slice (x, from, end, axis, step)
+        }
+
+    After:
+
+        agraph (float[1, 2, 6] x) => (float[1, 2, 3] y)
+        <int64[3] y_groups = {2, 3, 2}, int64[1] y_from = {1}, int64[1] y_to = {2}, int64[3] y_shape = {1, 2, 3}> {
+            y_apart = Reshape (x, y_groups)
+            y_one = Slice (y_apart, y_from, y_to, y_to)
+            y = Reshape (y_one, y_shape)
+        }
+    """
+
+    operators: ClassVar[tuple[str, ...]] = ("Slice",)
+
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        data, out, cuts = node.operand(0), node.result(), constant_bounds(editor, node)
+        dims, after = editor.shapes[data].sizes(), editor.shapes[out].sizes()
+        if not cuts or any(step < 2 for _, _, step in cuts.values()) or dims is None or after is None or 0 in dims:
+            return
+        builder, sizes, value = Builder(editor, node), [*dims], cast(NodeInput, data)
+        for axis, (first, _, step) in cuts.items():
+            start = first + dims[axis] if first < 0 else first
+            if dims[axis] % step or not 0 <= start < step or after[axis] * step != dims[axis]:
+                raise MatchFailure(f"it takes some of every {step} elements")
+            groups = [math.prod(sizes[:axis]), sizes[axis] // step, step, math.prod(sizes[axis + 1 :])]
+            groups = groups if groups[3] > 1 else groups[:3]
+            sizes[axis] //= step
+            apart = builder.append(make_reshape(value, builder.integers(groups, "groups")), "apart")
+            bounds = [builder.integers([at], name) for at, name in ((start, "from"), (start + 1, "to"), (2, "axis"))]
+            value = builder.append(make_slice(apart, *bounds), "one")
+        builder.append(make_reshape(value, builder.integers(after, "shape")))
+        builder.replace()
+        editor.note("Slice(s) of every n-th element spelled as Reshapes")

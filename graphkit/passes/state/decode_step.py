@@ -13,6 +13,7 @@ from graphkit.graph.declared_types import declared_dims
 from graphkit.graph.names import names_in
 from graphkit.graph.new_nodes import make_slice
 from graphkit.graph.operator_traits import (
+    LOOKUPS,
     NORMALIZATIONS,
     REDUCTIONS,
     SOFTMAXES,
@@ -20,6 +21,7 @@ from graphkit.graph.operator_traits import (
     broadcasts_inputs,
     is_elementwise,
     operator_set,
+    requested_shape,
 )
 from graphkit.graph.view import Node, Value, chain_end, connected_groups
 from graphkit.model import Model
@@ -317,7 +319,7 @@ class _Region:
                 if reader in self.plans and node.result() in self.plans[reader].squeezed:
                     continue
                 spec = None  # the shape with which a Reshape reads its source without the axis
-                is_reshape = reader.is_op("Reshape") and index == 0 and not reader.attr("allowzero", 0)
+                is_reshape = requested_shape(reader) is not None and index == 0 and not reader.attr("allowzero", 0)
                 if is_reshape and reader.scope is node.scope and self.editor.is_free(reader):
                     before, after = (self.editor.shapes[each].dims for each in (node.result(), reader.result()))
                     spec = reshape_spec(_squeeze_dims(before or ()), after) if after is not None else None
@@ -356,13 +358,13 @@ def _plan_node(editor: Editor, node: Node) -> _Plan | None:
         return None
     if node.result() in editor.aliases or node.result() in editor.new_reads or not _has_axis(editor, node.result()):
         return None
-    if node.is_op("Reshape"):  # of a tensor that has other axes
+    if requested_shape(node) is not None:  # for a tensor that has other axes
         before, after = (editor.shapes[value].dims for value in (node.operand(0), node.result()))
         if before is None or after is None or _has_axis(editor, node.operand(0)) or node.attr("allowzero", 0):
             return None
         spec = reshape_spec(before, _squeeze_dims(after))
         return None if spec is None else _Plan((), constants={1: spec})
-    if node.is_op("Gather"):
+    if node.is_op(*LOOKUPS):
         table, indices = (editor.shapes[node.operand(index)].dims for index in (0, 1))
         is_lookup = table is not None and len(table) == 2 and node.attr("axis", 0) in (0, -2)
         return _Plan((node.operand(1),)) if is_lookup and indices is not None and len(indices) == 2 else None

@@ -10,7 +10,7 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS, dtype_name
-from graphkit.graph.operator_traits import RESHAPING, value_inputs
+from graphkit.graph.operator_traits import REARRANGING, SAME_ORDER, joined_parts, operator_set, value_inputs
 from graphkit.graph.view import Node, Value, follow_chain, walk_breadth_first
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
@@ -25,9 +25,9 @@ from graphkit.shapes import Expr
 MASKED = -1e4  # a score that gets this much or less counts for nothing
 MAX_ELEMENTS = 1 << 24  # of an input of the nodes that make masks
 ALL_LENGTHS = 64  # as many lengths are all looked at; of more, some
-JOINING = ("Add", "Cast", "Div", "Identity", "Mul", "Reshape", "Squeeze", "Sub", "Unsqueeze", "Where")  # scores, masks
-MAKING = (*RESHAPING, "Cast", "Concat", "Div", "Expand", "Identity", "Mul", "Transpose")  # what attention reads
-GUARDING = ("Cast", "Dropout", "Identity", "IsNaN", "Reshape", "Where")  # probabilities
+JOINING = SAME_ORDER - {"Flatten"} | operator_set("Add Cast Div Mul Sub Where")  # scores, masks
+MAKING = REARRANGING | operator_set("Cast Div Expand Mul")  # what attention reads
+GUARDING = SAME_ORDER | operator_set("Cast Dropout IsNaN Where")  # probabilities
 Place = tuple[Node, int]
 
 
@@ -158,9 +158,9 @@ class _Trace:
     def _made_from(self, value: Value) -> Value | None:
         """Return the data that keys or values are moved or computed from, where their number has no part in that."""
         node = value.producer
-        if node is None or not node.is_op(*MAKING) or self._holds_keys(node):
-            return None
-        return node.input(0) if node.is_op("Concat") else self._data(value)
+        if node is not None and joined_parts(node):
+            return node.input(0)
+        return None if node is None or not node.is_op(*MAKING) or self._holds_keys(node) else self._data(value)
 
     def _is_measured(self, value: Value) -> bool:
         return any(node.is_op("Shape", "Size") for node, _ in value.consumers)

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-import numpy as np
 from onnx import TensorProto
 
+from graphkit.dtypes import INT64_MAX
 from graphkit.errors import UsageError, count_things
 from graphkit.graph.names import free_name, names_in
 from graphkit.graph.new_nodes import make_concat, make_gather, make_reshape, make_slice
@@ -112,8 +112,7 @@ class Slots:
             if self.is_start:  # what is older than the window need not be written
                 at = self.node("Sub", count, self.node("Min", count, self.number(window), as_="kept"), as_="first_kept")
                 kept = self.editor.unique_name(f"{new}_kept")
-                ends = [at, self.number(np.iinfo(np.int64).max), self.number(axis)]
-                nodes.append(make_slice(new, *ends, out=kept))
+                nodes.append(make_slice(new, at, self.number(INT64_MAX), self.number(axis), out=kept))
                 new, count = kept, self.node("Min", count, self.number(window), as_="kept")
             at = self.node("Mod", at, self.number(window), as_="ring_slot")
         if self.update == "tensor-scatter":

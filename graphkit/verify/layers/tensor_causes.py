@@ -20,7 +20,7 @@ import onnx
 from graphkit.errors import ModelError
 from graphkit.graph.mask_polarity import make_open_mask
 from graphkit.graph.names import label_families
-from graphkit.graph.operator_traits import MEASURING, PICKING
+from graphkit.graph.operator_traits import LOOKUPS, MEASURING, PICKING
 from graphkit.graph.roles import MASKS
 from graphkit.graph.view import Node, Value, walk_breadth_first
 from graphkit.matching.value_matching import known_tensor
@@ -621,7 +621,7 @@ def _addend_mistakes(side: Side, nodes: list[Node], data: set[Value]) -> Iterato
     for value, array in zip(addends, arrays, strict=True):
         yield from _added_rows(value, array)
         source: Value | None = value
-        while source is not None and source.producer is not None and not source.producer.is_op("Gather"):
+        while source is not None and source.producer is not None and not source.producer.is_op(*LOOKUPS):
             source = source.producer.input(0)
         table, ids = source.producer.inputs if source is not None and source.producer is not None else (None, None)
         tensor = known_tensor(table) if table is not None else None

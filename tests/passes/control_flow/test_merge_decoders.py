@@ -13,7 +13,7 @@ import graphkit
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_dims
 from graphkit.model import Model, load
-from graphkit.passes.control_flow.merge_decoders import merge_decoders
+from graphkit.passes.control_flow.merged_decoders import merge_decoders
 
 FIRST, LATER = "merged-decoder/decoder_model", "merged-decoder/decoder_with_past_model"
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>'

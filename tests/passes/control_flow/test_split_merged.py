@@ -11,7 +11,7 @@ from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Value
 from graphkit.model import Model, load
-from graphkit.passes.control_flow.split_merged import Split, split_merged
+from graphkit.passes.control_flow.merged_decoders import Split, split_merged
 
 RealModel = Callable[[str], Model]
 SplitOf = Callable[[str], Split]

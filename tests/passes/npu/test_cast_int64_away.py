@@ -5,7 +5,7 @@ import pytest
 from rewriting import check, lines, model_of, reasons
 
 from graphkit.model import Model
-from graphkit.passes.npu.cast_int64_away import CastInt64Away
+from graphkit.passes.npu.change_dtypes import CastInt64Away
 from graphkit.rewrite.element_bounds import ElementBounds
 from graphkit.shapes import infer
 

@@ -14,8 +14,8 @@ from graphkit.passes.npu.decompose_operators import (
     NegToMul,
     PowToMul,
     ReciprocalToDiv,
-    SliceStepsToReshape,
 )
+from graphkit.passes.shapes.simplify_slice import SliceStepsToReshape
 from graphkit.rewrite.base import Pass
 from graphkit.shapes import infer
 

@@ -12,7 +12,7 @@ from rewriting import lines, model_of, reasons
 from sessions import run
 
 from graphkit.model import Model
-from graphkit.passes.npu.dequantize import Dequantize
+from graphkit.passes.npu.change_dtypes import Dequantize
 
 RNG = np.random.default_rng(5)
 DATA = "float[N, L, 4] x"

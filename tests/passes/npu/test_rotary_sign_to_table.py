@@ -4,7 +4,7 @@ import pytest
 from rewriting import check, lines, model_of, reasons
 
 from graphkit.model import Model
-from graphkit.passes.npu.rotary_sign_to_table import RotarySignToTable
+from graphkit.passes.npu.decompose_operators import RotarySignToTable
 from graphkit.passes.registry import NPU_PASSES
 from graphkit.rewrite.fixpoint import run_to_fixpoint
 

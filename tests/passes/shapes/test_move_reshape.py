@@ -13,7 +13,7 @@ from sessions import session_of
 
 from graphkit.model import Model
 from graphkit.passes.fold_pipeline import fold
-from graphkit.passes.shapes.move_reshape import MoveReshapeBeforeTranspose
+from graphkit.passes.shapes.simplify_reshape import MoveReshapeBeforeTranspose
 
 HEADER = '<ir_version: 8, opset_import: ["" : 18]>'
 
