@@ -297,13 +297,16 @@ class _Engine:
         return known.get(key) or known.setdefault(key, self.read(tensor))
 
     def read(self, tensor: onnx.TensorProto) -> Tensor:
-        reason = ""
+        reason, data, loader = "", None, None
         if math.prod(tensor.dims) > MAX_ELEMENTS:
             reason = f"it has more than {MAX_ELEMENTS} elements"
         elif tensor.data_type not in INTEGERS and tensor.data_type not in FLOATS:
             reason = "elements of its dtype are not followed"
-        loader = None if reason else partial(self._elements, tensor)
-        return Tensor(tensor.data_type, tuple(tensor.dims), None, reason, loader)
+        elif tensor.data_location == onnx.TensorProto.EXTERNAL:
+            loader = partial(self._elements, tensor)
+        else:
+            data = self._elements(tensor)  # at once: it is kept for other models
+        return Tensor(tensor.data_type, tuple(tensor.dims), data, reason, loader)
 
     def _elements(self, tensor: onnx.TensorProto) -> Array | None:
         try:

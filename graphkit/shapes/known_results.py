@@ -15,7 +15,7 @@ from graphkit.ops.registry import forget_on_registration
 from graphkit.ops.rule_context import InferenceContext, Notes, Rule
 from graphkit.ops.tensor import Tensor
 from graphkit.symbolic.expr import Expr
-from graphkit.symbolic.relations import Requirement
+from graphkit.symbolic.relations import Relation, Requirement
 
 MAX_KNOWN = 1 << 15
 MAX_COMPARED, COMPARED = 64, frozenset({int, Expr})  # elements: floats have signs of zeros
@@ -33,8 +33,8 @@ class Known:
     def repeat(self, node: Node, notes: Notes) -> Sequence[Tensor]:
         """Note of a node what the rule noted of another one, and return its outputs."""
         for at, noted in self.notes:
-            is_relation = isinstance(noted, Requirement)
-            again = Requirement(noted.left, noted.relation, noted.right, node) if is_relation else (node, noted[1])
+            is_relation = isinstance(noted, Relation)
+            again = Requirement(noted.left, noted.relation, noted.right, node) if is_relation else (node, noted)
             notes.lists[at].append(again)
         return self.results
 
@@ -74,9 +74,17 @@ def keep_results(
     notes = ctx.notes
     if ctx.is_named or len(notes.reasons) > symbols or len(notes.findings) > mark[0]:
         return
-    reasons = {"", *(each.reason for each in ctx.inputs if each is not None)}
-    if all(type(each) is Tensor and each.reason in reasons for each in results):
-        noted = [(at, each) for at, listed in enumerate(notes.lists) for each in listed[mark[at] :]]
+    given = [each for each in ctx.inputs if each is not None]
+    reasons = {"", *(each.reason for each in given)}
+    if any(type(each) is not Tensor or each.is_unread for each in (*given, *results)):
+        return  # it would keep its model
+    if all(each.reason in reasons for each in results):
+        noted = [(at, _without_node(each)) for at, listed in enumerate(notes.lists) for each in listed[mark[at] :]]
         if len(KNOWN_RESULTS) >= MAX_KNOWN:
             KNOWN_RESULTS.clear()
         KNOWN_RESULTS[key] = Known(tuple(ctx.inputs), results, noted)
+
+
+def _without_node(noted: Any) -> Any:
+    is_relation = isinstance(noted, Requirement)
+    return Relation(noted.left, noted.relation, noted.right) if is_relation else noted[1]
