@@ -331,6 +331,6 @@ def test_a_wrong_number_is_not_proven(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [*PAIRS][::4])
+@pytest.mark.parametrize("name", [*PAIRS][::8])
 def test_a_wrong_number_fails_a_proof(name: str) -> None:
     assert not verify_rewrite(*PAIRS[name].models()).passed

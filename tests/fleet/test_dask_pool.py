@@ -54,29 +54,28 @@ def content(table: Path) -> str:
     return json.dumps(pq.read_table(table).drop_columns(["seconds"]).to_pylist())
 
 
-def test_two_workers_give_the_rows_of_one_process_and_of_two(tmp_path: Path, dask: Cluster) -> None:
-    catalogue(tmp_path / "m", 20, 5)
+def test_two_workers_give_the_rows_of_one_process(tmp_path: Path, dask: Cluster) -> None:
+    catalogue(tmp_path / "m", 12, 5, real=1)
     dask.worker()
     dask.worker()
     assert surveyed(tmp_path, "one.parquet", "--jobs", "1").returncode == 0
-    assert surveyed(tmp_path, "two.parquet", "--jobs", "2").returncode == 0
     assert surveyed(tmp_path, "dask.parquet", "--scheduler", dask.address).returncode == 0
     made = surveyed(tmp_path, "here.parquet", "--dask", "--jobs", "2")
     assert (made.returncode, made.stderr) == (0, "")
     whole = content(tmp_path / "one.parquet")
     assert json.loads(whole)[0]["nodes"] > 0
-    for name in ("two", "dask", "here"):
+    for name in ("dask", "here"):
         assert content(tmp_path / f"{name}.parquet") == whole
 
 
 def test_a_worker_that_is_killed_loses_and_doubles_no_row(tmp_path: Path, dask: Cluster) -> None:
-    catalogue(tmp_path / "m", 100, 10)
+    catalogue(tmp_path / "m", 60, 10, real=1)
     workers = [dask.worker("--no-nanny"), dask.worker("--no-nanny")]
     run = started(tmp_path, dask)
     workers[0].kill()
     out, err = run.communicate(timeout=300)
     assert (run.returncode, err) == (0, "")
-    assert out.startswith("100 models in t.parquet, 10 errors, ")
+    assert out.startswith("60 models in t.parquet, 10 errors, ")
     paths = [str(row["path"]) for row in rows_of(tmp_path / "t.parquet")]
     assert paths == sorted(path.relative_to(tmp_path).as_posix() for path in (tmp_path / "m").rglob("*.onnx"))
     assert surveyed(tmp_path, "one.parquet", "--jobs", "2").returncode == 0
@@ -84,7 +83,7 @@ def test_a_worker_that_is_killed_loses_and_doubles_no_row(tmp_path: Path, dask: 
 
 
 def test_a_scheduler_that_goes_away_is_one_error_and_what_is_done_is_kept(tmp_path: Path, dask: Cluster) -> None:
-    catalogue(tmp_path / "m", 100, 10)
+    catalogue(tmp_path / "m", 60, 10, real=1)
     workers = [dask.worker("--no-nanny"), dask.worker("--no-nanny")]
     run = started(tmp_path, dask)
     dask.scheduler.send_signal(signal.SIGKILL)
@@ -100,7 +99,7 @@ def test_a_scheduler_that_goes_away_is_one_error_and_what_is_done_is_kept(tmp_pa
         made = surveyed(tmp_path, "t.parquet", "--scheduler", another.address)
     assert made.returncode == 0, made.stderr
     kept = int(made.stdout.split(", ")[1].split()[0])
-    assert 0 < kept < 100
+    assert 0 < kept < 60
     assert surveyed(tmp_path, "one.parquet", "--jobs", "2").returncode == 0
     assert content(tmp_path / "t.parquet") == content(tmp_path / "one.parquet")
 
