@@ -18,6 +18,7 @@ VARIANTS = {
     "multi": "multi_token_decode=True",
     "static": "a static cache of 40 tokens",
     "fused": "ort_fusions='cpu'",
+    "batched": "experts by batched_mm, whose shapes are known",
     "bare": "without the encoder, or the picture encoder and the embedding table, that are exported apart",
 }
 SOURCE = {"input_ids", "input_features", "input_values", "attention_mask"}
@@ -51,6 +52,8 @@ def export(name: str, out: Path) -> None:
     """Write one export and what PyTorch generates with the same weights."""
     family, *variants = name.split("-")
     model = tiny_model(family)
+    if "batched" in variants:
+        model.set_experts_implementation("batched_mm")
     folder = out / name
     folder.mkdir(parents=True, exist_ok=True)
     record(model, folder)
