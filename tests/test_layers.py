@@ -44,7 +44,7 @@ HOMES = {
     "fsspec": {"fleet/storage.py", "io/remote/fsspec_file.py", "io/remote/http_file.py"},
     "huggingface_hub": {"io/remote/fsspec_file.py"},
     "onnx_ir": {"io/memory.py", "model.py"},
-    "networkx": {"deploy/encoder_apart.py", "render/html.py", "surgeon.py"},
+    "networkx": {"deploy/export_pipeline.py", "render/html.py", "surgeon.py"},
     "pyarrow": {f"fleet/{name}.py" for name in ("storage", "survey", "survey_table")},
     "onnxoptimizer": {"runtime/external_tools.py"},
     "onnxruntime": {

@@ -7,27 +7,40 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import networkx as nx
+
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.model_fit import first_states
 from graphkit.contract.contract_parts import Generation
 from graphkit.deploy.export_inputs import drop_idle_inputs, pad_states, pass_positions, share_dim_names, takes_positions
 from graphkit.equivalence.originals import Originals
+from graphkit.equivalence.result import GRADES
+from graphkit.equivalence.stages import Stage, prove_stages
 from graphkit.errors import ModelError, UsageError
-from graphkit.graph.operator_traits import COMPARING
+from graphkit.graph.operator_traits import COMPARING, MEASURING
 from graphkit.graph.roles import Role, declared_rank, dim_at
 from graphkit.graph.uses import find_readers
-from graphkit.graph.view import Node, Value, all_nodes
+from graphkit.graph.view import Node, Value, all_nodes, walk_breadth_first
 from graphkit.io.byte_source import shown_path
 from graphkit.io.export_files import CONFIGURATIONS
 from graphkit.model import Model, load
 from graphkit.ops.tensor import Array, element_number
 from graphkit.passes.control_flow.merged_decoders import split_merged
+from graphkit.passes.npu.cache_interface import FLOAT_TYPES
 from graphkit.passes.npu.host_inputs import id_input, is_unmasked_product
 from graphkit.passes.state.join_encoder import chain_models
 from graphkit.passes.state.static_cache import count_slots, find_slot_axes, has_static_cache
+from graphkit.rewrite import Editor, NewNode
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.host_values import find_dependences
-from graphkit.rewrite.new_interface import NewInput, with_interface, with_names
+from graphkit.rewrite.new_interface import (
+    NewInput,
+    drop_dead_inputs,
+    with_inputs,
+    with_interface,
+    with_names,
+    with_outputs,
+)
 from graphkit.shapes import infer, symbol
 from graphkit.shapes.constraints.failing_sizes import SizeCheck, find_triggers
 from graphkit.shapes.input_dims import input_dims
@@ -82,8 +95,6 @@ class Pipeline:
         """Return the pipeline with an encoder that its caller runs; refuse one that cannot be told apart."""
         encoder, first, step = self.encoder, self.first, self.step
         if encoder is None and _has_encoder(first, step) and first is not None:
-            from graphkit.deploy.encoder_apart import take_encoder_apart  # networkx is slow to import
-
             encoder, first = take_encoder_apart(first, SOURCES)
         if encoder is None or first is None or first is step:
             raise UsageError("--encode-apart: it has no encoder, whose states a first step would read")
@@ -545,3 +556,69 @@ def _ids_in_order(listed: object) -> tuple[int, ...]:
     """Return a list of tokens, which may come twice; none where it has anything else."""
     tokens = listed if isinstance(listed, list) else []
     return tuple(tokens) if all(type(token) is int and 0 <= token <= MOST for token in tokens) else ()
+
+
+STATES, READS = "last_hidden_state", "encoder_hidden_states"
+
+
+def take_encoder_apart(first: Model, sources: Sequence[Role]) -> tuple[Model, Model]:
+    """Return the encoder in a first step, and what is left of that, which reads the encoder's states.
+
+    The states are the last value [batch, length, width] through which all goes that the decoder and its caches get of
+    the source, but for its shape and its mask. One model behind the other is proven to be the first step bit for bit,
+    or refused. `sources` are the roles of what an encoder reads.
+    """
+    source, states = first.roles.all(*sources)[0], _find_states(first, sources)
+    hint = f"export the encoder beside it as encoder.onnx, or bundle {first.name} as it is"
+    if states is None:
+        raise UsageError(
+            f"{first.name}: it has the encoder in it, and no one value [batch, length, width] is all that its decoder "
+            f"reads of it - {hint}"
+        )
+    tensor, dims = infer(first)[states], infer(first)[source].dims or ()
+    assert tensor.dims is not None
+    encoder = with_outputs(first, [(states.name, NewInput(STATES, tensor.dtype, tensor.dims))])
+    rest = with_inputs(first, {states: NewInput(READS, tensor.dtype, tensor.dims)})
+    editor = Editor(rest)
+    for node, _ in rest.graph.values[source.name].consumers if dims[:2] == tensor.dims[:2] else ():
+        if node.is_op("Shape") and node.scope is rest.graph:  # which the states tell as well
+            start, end = node.attr("start", 0), node.attr("end", len(dims))
+            if start is not None and end is not None and 0 <= start <= end <= 2:
+                kept = {"start": start, "end": end}
+                editor.replace(node, NewNode("Shape", [READS], [node.result().name], kept, like=node))
+    rest = drop_dead_inputs(editor.result())
+    (proof,) = prove_stages([Stage("rest", "encoder apart", first, rest, stands_for={READS: states.name})])
+    if not proof.is_proven or set(proof.proven.values()) != {GRADES[0]}:
+        why = proof.unproven or "it is equal in exact arithmetic alone"
+        raise UsageError(f"{first.name}: its encoder is not proven to be one by itself: {why} - {hint}")
+    return encoder, rest
+
+
+def _find_states(first: Model, sources: Sequence[Role]) -> Value | None:
+    """Return the last value through which all goes that the decoder and the outputs get of the source."""
+    import networkx as nx  # which a decoder with its encoder inside alone needs
+
+    roles, shapes = first.roles, infer(first)
+    given, tokens = roles.all(*sources), roles.all("tokens", "embeddings")
+
+    def made_of(value: Value) -> Iterator[Value | None]:
+        return (out for node, _ in value.consumers if not node.is_op(*MEASURING) for out in node.outputs)
+
+    decoded, encoded = set(walk_breadth_first(tokens, made_of)), set(walk_breadth_first(given, made_of))
+    flow: nx.DiGraph[Value | str] = nx.DiGraph()
+    begin, end = "begin", "end"
+    flow.add_edges_from((begin, value) for value in given)
+    for value in encoded - decoded:
+        if value in first.graph.outputs:
+            flow.add_edge(value, end)
+        for out in filter(None, made_of(value)):
+            flow.add_edge(value, end if out in decoded else out)
+    if end not in flow:
+        return None
+    before = nx.immediate_dominators(flow, begin)
+    gate = before[end]
+    while isinstance(gate, Value):
+        if shapes[gate].dtype in FLOAT_TYPES and len(shapes[gate].dims or ()) == 3:
+            return gate
+        gate = before[gate]
+    return None

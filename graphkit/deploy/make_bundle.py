@@ -19,7 +19,6 @@ from graphkit.contract.bundle_contract import LegalSize
 from graphkit.deploy.bundle_description import Initial, described_methods, method_chains
 from graphkit.deploy.bundle_layout import build_bundle, init_method, reorder_method, with_initial
 from graphkit.deploy.bundle_methods import MethodModel, derive_methods, unpacked_logits
-from graphkit.deploy.deploy_costs import bundling_costs
 from graphkit.deploy.deploy_sizes import (
     DeploySizes,
     check_dtypes,
@@ -31,7 +30,7 @@ from graphkit.deploy.deploy_sizes import (
 from graphkit.deploy.export_inputs import find_least_prompt
 from graphkit.deploy.export_pipeline import Pipeline, TokenSettings, find_pipeline, read_token_settings
 from graphkit.deploy.lowering_checks import check_prompt
-from graphkit.deploy.write_proven import DeployFolder, write_proven
+from graphkit.deploy.write_proven import DeployFolder, bundling_costs, write_proven
 from graphkit.equivalence.originals import Originals
 from graphkit.errors import UsageError
 from graphkit.graph.mask_polarity import POLARITIES

@@ -22,7 +22,7 @@ from graphkit.deploy.lowering_checks import check_prompt
 from graphkit.deploy.make_bundle import BundleExport, bundle_again
 from graphkit.deploy.write_proven import DeployContract, DeployFolder, FolderProof, proof_record, record_contract
 from graphkit.errors import ModelError, OutputError, UsageError
-from graphkit.hosts.open_folder import check_bundle
+from graphkit.hosts.method_feeds import check_bundle
 from graphkit.io.byte_source import shown_path
 from graphkit.options import DeploymentProofOptions, FolderOptions
 from graphkit.progress import Progress, portion_of

@@ -21,12 +21,13 @@ from graphkit.hosts.method_feeds import (
     Tokens,
     as_array,
     as_rows,
+    check_bundle,
+    check_folder,
     checked_feeds,
     most_rows,
     of_source,
     told_apart,
 )
-from graphkit.hosts.open_folder import check_bundle, check_folder
 from graphkit.hosts.token_search import (
     BeamOptions,
     SamplingOptions,

@@ -13,8 +13,7 @@ import numpy.typing as npt
 
 from graphkit.contract import By, Contract, Generation, Method, Port, State, Table, read_contract, sound_axis
 from graphkit.errors import ModelError, UsageError
-from graphkit.hosts.method_feeds import Inputs, join_inputs
-from graphkit.hosts.open_folder import check_folder
+from graphkit.hosts.method_feeds import Inputs, check_folder, join_inputs
 from graphkit.hosts.token_search import (
     SamplingOptions,
     TokenRules,

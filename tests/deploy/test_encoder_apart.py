@@ -7,8 +7,7 @@ import pytest
 from rewriting import model_of
 from sessions import run
 
-from graphkit.deploy.encoder_apart import take_encoder_apart
-from graphkit.deploy.export_pipeline import SOURCES
+from graphkit.deploy.export_pipeline import SOURCES, take_encoder_apart
 from graphkit.errors import UsageError
 from graphkit.model import Model
 

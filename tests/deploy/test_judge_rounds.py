@@ -13,7 +13,8 @@ from bundles import decoder, saved
 
 from graphkit.contract import LoweredWith
 from graphkit.contract.contract_files import read_contract
-from graphkit.deploy import judge_rounds, lower_report
+from graphkit.deploy import lower as lowering
+from graphkit.deploy import lower_report
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.lower import lower_again, lower_folder
 from graphkit.deploy.lower_report import Judgement, LowerReport
@@ -30,7 +31,7 @@ def lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lo
     """Lower a decoder, asked about by a judge that leaves nodes of some operators on the CPU, or refuses "all"."""
 
     def lower(*refused: Collection[str], verify: bool = False) -> LowerReport:
-        rounds = iter([*refused, *[refused[-1]] * judge_rounds.ROUNDS])
+        rounds = iter([*refused, *[refused[-1]] * lowering.ROUNDS])
 
         def ask(_: Judge, models: Sequence[Path], *, seconds: float, trials: Sequence[Trial]) -> Iterator[Answer]:
             assert seconds > 0
@@ -42,9 +43,9 @@ def lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lo
                 error = "no kernel" if "all" in left else ""
                 yield Answer(number=number, error=error, nodes=() if error else tuple(placed), partitions=1)
 
-        for module in (judge_rounds, lower_report):
+        for module in (lowering, lower_report):
             monkeypatch.setattr(module, "find_judge", JUDGES.__getitem__)
-        monkeypatch.setattr(judge_rounds, "ask_judge", ask)
+        monkeypatch.setattr(lowering, "ask_judge", ask)
         saved(decoder(changes=NEGATIVE), tmp_path / "export")
         options = LowerOptions(target="webgpu", max_cache_len=8, judges=("webgpu",), verify=verify, overwrite=True)
         return lower_folder(tmp_path / "export", tmp_path / "out", options)
@@ -100,16 +101,16 @@ def settle(
     again: Callable[[frozenset[str]], frozenset[str]],
 ) -> tuple[frozenset[str], tuple[Judgement, ...], tuple[str, ...]]:
     """Settle with a judge on a lowering that is the names of its passes."""
-    models = cast(Callable[[frozenset[str]], judge_rounds.Models], lambda made: made)
-    return judge_rounds.settle_with_judges(frozenset[str](), again, models, ["npu"], 1.0, lambda _: None)
+    models = cast(Callable[[frozenset[str]], lowering.Models], lambda made: made)
+    return lowering.settle_with_judges(frozenset[str](), again, models, ["npu"], 1.0, lambda _: None)
 
 
 def test_passes_with_which_nothing_can_be_lowered_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     def again(_: frozenset[str]) -> frozenset[str]:
         raise UsageError("step.onnx: convert-opset: no equal")
 
-    found = judge_rounds._Round((), Counter({("npu", "Neg", "neg-to-mul"): 1}))
-    monkeypatch.setattr(judge_rounds, "_ask_round", lambda *_: found)
+    found = lowering._Round((), Counter({("npu", "Neg", "neg-to-mul"): 1}))
+    monkeypatch.setattr(lowering, "_ask_round", lambda *_: found)
     draft, _, notes = settle(again)
     assert (draft, notes[1:]) == (
         frozenset(),
@@ -125,9 +126,9 @@ def test_each_round_keeps_the_passes_of_those_before_and_takes_none_that_changes
         {("npu", "Reciprocal", "reciprocal-to-div"): 2},
         {},
     ]
-    rounds = iter([judge_rounds._Round((), Counter(each)) for each in left])
-    monkeypatch.setattr(judge_rounds, "_ask_round", lambda *_: next(rounds))
-    monkeypatch.setattr(judge_rounds, "_content", lambda models: models)
+    rounds = iter([lowering._Round((), Counter(each)) for each in left])
+    monkeypatch.setattr(lowering, "_ask_round", lambda *_: next(rounds))
+    monkeypatch.setattr(lowering, "_content", lambda models: models)
     asked: list[frozenset[str]] = [frozenset()]
 
     def again(passes: frozenset[str]) -> frozenset[str]:
