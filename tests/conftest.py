@@ -26,7 +26,7 @@ from sessions import ONNXRUNTIME
 
 from graphkit.cli import main
 from graphkit.deploy.lower import LowerOptions, lower_folder
-from graphkit.equivalence import bundles, equivalence_summary, shared_values
+from graphkit.equivalence import bundles, check, equivalence_summary
 from graphkit.equivalence.result import Equivalence
 from graphkit.equivalence.stages import prove_stages
 from graphkit.errors import ModelError
@@ -231,7 +231,7 @@ def _spares() -> Iterator[None]:
 def _patient() -> Iterator[None]:
     """Let proofs take ten times as long as users wait for them: the machine may be slow, or busy."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (bundles, equivalence_summary, shared_values):
+        for module in (bundles, check, equivalence_summary):
             patch.setattr(module, "SECONDS", 10 * module.SECONDS)
         patch.setitem(prove_stages.__kwdefaults__, "seconds", 600.0)
         yield

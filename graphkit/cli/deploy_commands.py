@@ -95,8 +95,7 @@ def contract(out: str, language: str | None, loop: bool, output: Path | None) ->
     lowered folder is in C++, Kotlin or Python.
     """
     from graphkit.contract.contract_files import read_bundle, read_contract
-    from graphkit.contract.contract_writers import SUFFIXES, WRITERS
-    from graphkit.contract.plain_constants import bundle_constants, write_lowered_loop, write_plain
+    from graphkit.contract.contract_writers import SUFFIXES, WRITERS, bundle_constants, write_lowered_loop, write_plain
     from graphkit.deploy.model_constants import model_constants
     from graphkit.examples import resolve
 
@@ -133,7 +132,7 @@ def contract(out: str, language: str | None, loop: bool, output: Path | None) ->
 def _constants_command(folder: Path) -> Sequence[str]:
     """Return the command that writes the constants of a folder, and the loop over its models where there is one."""
     from graphkit.contract.contract_files import read_bundle, read_contract
-    from graphkit.contract.plain_constants import bundle_constants
+    from graphkit.contract.contract_writers import bundle_constants
 
     if (folder / "bundle.json").is_file():
         loop, has_loop = "loop.py", not bundle_constants(read_bundle(folder / "bundle.json")).fault
@@ -262,7 +261,7 @@ def _models_of_export(url: str) -> list[str]:
 def _fetch_model(model: Model, folder: Path) -> Path:
     """Put a model, its data and the configuration beside it into a folder, and return its path there."""
     from graphkit.deploy.bundle_description import BUNDLE_TOML
-    from graphkit.io.export_files import CONFIGURATIONS
+    from graphkit.io.read import CONFIGURATIONS
 
     assert model.path is not None
     parts = [model.path, *(data.path for data in model.source.data_files if data.size is not None)]

@@ -22,7 +22,7 @@ from graphkit.graph.roles import Role, declared_rank, dim_at
 from graphkit.graph.uses import find_readers
 from graphkit.graph.view import Node, Value, all_nodes, walk_breadth_first
 from graphkit.io.byte_source import shown_path
-from graphkit.io.export_files import CONFIGURATIONS
+from graphkit.io.read import CONFIGURATIONS
 from graphkit.model import Model, load
 from graphkit.ops.tensor import Array, element_number
 from graphkit.passes.control_flow.merged_decoders import split_merged

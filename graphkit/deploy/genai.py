@@ -28,7 +28,7 @@ from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import name_of
 from graphkit.graph.roles import Role
 from graphkit.io.byte_source import shown_path
-from graphkit.io.export_files import TOKENIZER, find_beside
+from graphkit.io.read import TOKENIZER, find_beside
 from graphkit.io.transaction import made_folder
 from graphkit.model import Model
 from graphkit.options import GenaiOptions, RewriteProofOptions

@@ -11,7 +11,7 @@ from graphkit.analysis.kv_cache import kv_cache
 from graphkit.analysis.model_fit import given_states
 from graphkit.analysis.model_interface import frozen_sizes
 from graphkit.analysis.sliding_windows import cut_caches, find_windows
-from graphkit.contract.plain_constants import (
+from graphkit.contract.contract_writers import (
     DIMS,
     Constant,
     Constants,

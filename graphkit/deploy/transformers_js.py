@@ -25,7 +25,7 @@ from graphkit.graph.names import name_of
 from graphkit.graph.roles import Role, dim_at
 from graphkit.graph.view import all_nodes
 from graphkit.io.byte_source import name_as_staged, shown_path
-from graphkit.io.export_files import TOKENIZER, find_beside
+from graphkit.io.read import TOKENIZER, find_beside
 from graphkit.io.transaction import made_folder
 from graphkit.model import Model, load
 from graphkit.options import RewriteProofOptions, SplitProofOptions, TransformersJsOptions

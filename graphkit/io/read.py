@@ -7,7 +7,7 @@ onnxtxt) are read whole, so their size is limited.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -149,3 +149,17 @@ def _nests_too_deep(content: bytes) -> bool:
         if depth > MAX_TEXT_DEPTH:
             return True
     return False
+
+
+CONFIGURATIONS = ("generation_config.json", "config.json")
+TOKENIZER: tuple[str, ...] = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "source.spm", "target.spm", "chat_template.jinja",
+)  # fmt: skip
+
+
+def find_beside(folder: Path, names: Iterable[str] = (*CONFIGURATIONS, *TOKENIZER)) -> dict[str, Path]:
+    """Return the files of these names in the folder of an export; of one that is `onnx`, also in its parent."""
+    places = (folder, folder.parent) if folder.name == "onnx" else (folder,)
+    found = {name: [place / name for place in places if (place / name).is_file()] for name in names}
+    return {name: files[0] for name, files in found.items() if files}

@@ -21,9 +21,19 @@ from graphkit.graph.view import Value, as_text
 from graphkit.matching.interfaces import Interfaces
 from graphkit.matching.value_matching import known_tensor
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.model_diff.changes import COSTS, Change, FindingChange, NoteChange, Redeclared
 from graphkit.model_diff.model_diff import ModelDiff
-from graphkit.model_diff.node_changes import declaration_changes, node_changes, shape_changes, tensor_of, weight_changes
+from graphkit.model_diff.node_changes import (
+    COSTS,
+    Change,
+    FindingChange,
+    NoteChange,
+    Redeclared,
+    declaration_changes,
+    node_changes,
+    shape_changes,
+    tensor_of,
+    weight_changes,
+)
 from graphkit.model_diff.node_matching import NodeMatching, match_nodes, value_path
 from graphkit.options import DiffOptions
 from graphkit.shapes import infer

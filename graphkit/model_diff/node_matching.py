@@ -10,7 +10,7 @@ from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphkit.analysis.node_costs import functions_of
-from graphkit.equivalence.shared_values import shared_values
+from graphkit.equivalence.check import shared_values
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.matching.interfaces import Interfaces, compare_interfaces
 from graphkit.matching.value_matching import Dims, GraphSide, Matching, known_tensor, match_graphs, source_of

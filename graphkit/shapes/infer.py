@@ -4,14 +4,18 @@ Graph inputs have the dims that they declare; all else follows from the operator
 or outputs: exporters' declarations are often wrong (a first-step decoder may declare `past_sequence_length + 1`).
 A shape that no rule knows is unknown, whatever its declaration. A body is inferred where its node stands, a function at
 each call. Dims that must be equal for the model to run are noted, and simplify the result at the end.
+What a rule says of a node is kept for nodes like it: models have many layers, and are inferred after each change.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
+from itertools import combinations
+from typing import Any
 
 import onnx
 import onnx.checker
@@ -20,16 +24,16 @@ from onnx import AttributeProto, TypeProto, shape_inference
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import ModelError
 from graphkit.graph.dataflow import in_order
-from graphkit.graph.view import Node, Scope, Value
+from graphkit.graph.operator_traits import PICKING, PRESERVING, joined_parts, operator_set
+from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.ops.registry import RULES, forget_on_registration
-from graphkit.ops.rule_context import InferenceContext, Notes, UnknownError
+from graphkit.ops.rule_context import InferenceContext, Notes, Rule, UnknownError
 from graphkit.ops.tensor import MAX_ELEMENTS, Array, Tensor, agreed_facts, array_of, is_known, unknown_tensor
 from graphkit.progress import check_time
 from graphkit.shapes.graph_inputs import AS_DECLARED, Bounds, DimSpec, Inputs
 from graphkit.shapes.inferred_shapes import Shapes
-from graphkit.shapes.input_dims import claimed_inputs, declared_inputs
-from graphkit.shapes.known_results import KNOWN_RESULTS, MAX_KNOWN, keep_results, result_key, share_tensor
+from graphkit.shapes.input_dims import DeclaredInputs, Group, Groups, Place, claimed_inputs, declared_inputs
 from graphkit.shapes.learned_facts import (
     find_replacement,
     learned_ranges,
@@ -37,8 +41,8 @@ from graphkit.shapes.learned_facts import (
     rewriter_of,
     scope_rewriters,
 )
-from graphkit.symbolic.expr import Expr, TooComplexError, const
-from graphkit.symbolic.relations import Requirement
+from graphkit.symbolic.expr import Call, Expr, TooComplexError, const
+from graphkit.symbolic.relations import Relation, Requirement
 
 # Inference of one node by onnx itself, for operators without a rule.
 #
@@ -465,3 +469,153 @@ class _Engine:
             wraps=tuple(first.notes.wraps),
             preconditions=tuple(map(tuple, noted)),
         )
+
+
+MAX_KNOWN = 1 << 15
+MAX_COMPARED, COMPARED = 64, frozenset({int, Expr})  # elements: floats have signs of zeros
+UNLIKE = ("Constant", "ConstantOfShape", "ConcatFromSequence")  # may hold much, lie in a file; asks another rule
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a rule says: of the outputs, and of what must hold; the inputs keep their identity as long as it is kept."""
+
+    inputs: Sequence[Tensor | None]
+    results: Sequence[Tensor]
+    notes: Sequence[tuple[int, Any]]  # in which list of the notes
+
+    def repeat(self, node: Node, notes: Notes) -> Sequence[Tensor]:
+        """Note of a node what the rule noted of another one, and return its outputs."""
+        for at, noted in self.notes:
+            is_relation = isinstance(noted, Relation)
+            again = Requirement(noted.left, noted.relation, noted.right, node) if is_relation else (node, noted)
+            notes.lists[at].append(again)
+        return self.results
+
+
+KNOWN_RESULTS: dict[Hashable, Known] = {}
+_TENSORS: dict[Hashable, Tensor] = {}
+forget_on_registration(KNOWN_RESULTS.clear)
+
+
+def share_tensor(tensor: Tensor) -> Tensor:
+    """Return the one tensor of these facts."""
+    key: Hashable = None
+    if type(tensor) is Tensor and not tensor.may_have_data:
+        key = tensor.dtype, tensor.dims, tensor.reason
+    elif type(tensor) is Tensor and not tensor.is_unread and (data := tensor.data) is not None:
+        elements = tuple(data.ravel().tolist()) if data.size <= MAX_COMPARED else (None,)
+        if COMPARED.issuperset(kinds := tuple(map(type, elements))):
+            key = tensor.dtype, tensor.dims, tensor.reason, data.shape, elements, kinds
+    if key is None:
+        return tensor
+    if len(_TENSORS) >= MAX_KNOWN:
+        _TENSORS.clear()
+    return _TENSORS.setdefault(key, tensor)
+
+
+def result_key(rule: Rule, node: Node, inputs: Sequence[Tensor | None]) -> Hashable | None:
+    """Return all that a rule of graphkit's own sees of a node; None for rules that see more."""
+    if node.op_type in UNLIKE or not str(getattr(rule, "__module__", "")).startswith("graphkit.ops."):
+        return None
+    return rule, node.signature, *map(id, inputs)
+
+
+def keep_results(
+    key: Hashable, ctx: InferenceContext, results: Sequence[Tensor], symbols: int, mark: Sequence[int]
+) -> None:
+    """Keep what a rule said beyond some symbols and a mark of the notes, unless that names something of its node."""
+    notes = ctx.notes
+    if ctx.is_named or len(notes.reasons) > symbols or len(notes.findings) > mark[0]:
+        return
+    given = [each for each in ctx.inputs if each is not None]
+    reasons = {"", *(each.reason for each in given)}
+    if any(type(each) is not Tensor or each.is_unread for each in (*given, *results)):
+        return  # it would keep its model
+    if all(each.reason in reasons for each in results):
+        noted = [(at, _without_node(each)) for at, listed in enumerate(notes.lists) for each in listed[mark[at] :]]
+        if len(KNOWN_RESULTS) >= MAX_KNOWN:
+            KNOWN_RESULTS.clear()
+        KNOWN_RESULTS[key] = Known(tuple(ctx.inputs), results, noted)
+
+
+def _without_node(noted: Any) -> Any:
+    is_relation = isinstance(noted, Requirement)
+    return Relation(noted.left, noted.relation, noted.right) if is_relation else noted[1]
+
+
+# The dims of whose inputs go together in other ways.
+APART = PRESERVING | PICKING | operator_set("Einsum Gemm MatMul OneHot")
+
+
+def related_groups(model: Model, groups: Groups, apart: Collection[Group]) -> dict[str, list[Group]]:
+    """Return groups of dims of one name, joined where a node relates them, but for those that are to stay apart."""
+    declared = DeclaredInputs.of(model, groups)
+    inputs = Inputs(model, declared=declared)
+    joined = _join_groups(_zero_differences(infer_roughly(model, inputs)), declared, groups, apart)
+    if any(len(parts) > 1 for parts in joined.values()):  # what further passes learn may relate others
+        joined = _join_groups(_zero_differences(infer_from(model, inputs)), declared, groups, apart)
+    return joined
+
+
+def _join_groups(
+    known_facts: Iterable[Expr], declared: DeclaredInputs, groups: Groups, apart: Collection[Group]
+) -> dict[str, list[Group]]:
+    symbols = {declared.at(group[0]): (name, group in apart) for name, parts in groups.items() for group in parts}
+    facts = list(known_facts)
+    one: dict[str, Expr] = {}  # the symbol that another one equals, by its name
+    while equal := next(filter(None, (_equal_symbols(fact, symbols) for fact in facts)), None):
+        one |= equal
+        facts = [fact.substitute(equal) for fact in facts]
+    joined: dict[str, dict[Expr, list[Place]]] = {name: {} for name in groups}
+    for name, parts in groups.items():
+        for group in parts:
+            known = declared.at(group[0])
+            while known.name in one:
+                known = one[known.name]
+            joined[name].setdefault(known, []).extend(group)
+    return {name: [tuple(places) for places in parts.values()] for name, parts in joined.items()}
+
+
+def _equal_symbols(fact: Expr, symbols: Mapping[Expr, tuple[str, bool]]) -> dict[str, Expr]:
+    """Return symbols of one name that a fact says to be equal: two of them, or else as many as there are."""
+    by_name: dict[str, list[Expr]] = {}
+    for known, (name, is_apart) in symbols.items():
+        if known.symbols <= fact.symbols:
+            by_name.setdefault(name, []).insert(0 if is_apart else len(symbols), known)
+    pairs = [pair for known in by_name.values() for pair in combinations(known, 2) if not symbols[pair[1]][1]]
+    if any(_cuts_dim(fact, first.symbols | second.symbols) for first, second in pairs):
+        return {}
+    every = {str(second.name): first for first, second in reversed(pairs)}
+    choices = [*({str(second.name): first} for first, second in pairs), every]
+    return next((choice for choice in choices if fact.terms and fact.substitute(choice) == 0), {})
+
+
+def _cuts_dim(expr: Expr, names: Collection[str]) -> bool:
+    """Whether one of two dims is divided by the other: what is cut into pieces is as large as all of these, always."""
+    calls = [atom for monomial, _ in expr.terms for atom in monomial if isinstance(atom, Call)]
+    divisions = [call for call in calls if call.op in ("//", "%")]
+    is_cut = any({*names} <= call.args[0].symbols | call.args[1].symbols for call in divisions)
+    return is_cut or any(_cuts_dim(arg, names) for call in calls for arg in call.args)
+
+
+def _zero_differences(shapes: Shapes) -> Iterator[Expr]:
+    """Yield differences that are 0 wherever nodes run, or where they do not broadcast."""
+    noted = (*shapes.equalities, *shapes.broadcasts)
+    pairs = dict.fromkeys([*((fact.left, fact.right) for fact in noted), *_at_one_axis(shapes)])
+    for left, right in pairs:
+        with suppress(TooComplexError):
+            difference = left - right
+            if len(difference.symbols) > 1:
+                yield difference
+
+
+def _at_one_axis(shapes: Shapes) -> Iterator[tuple[Expr, Expr]]:
+    """Yield the dims of inputs of one node that are at the same axis, where it computes with both."""
+    for node in all_nodes(shapes.model.scopes):
+        if node.operator in APART:
+            continue
+        every = [dims for value in node.operands if (dims := shapes[value].dims) is not None and len(dims) > 1]
+        joined = node.axis(len(every[0])) if joined_parts(node) and every else None
+        for left, right in combinations(every, 2):
+            yield from (pair for axis, pair in enumerate(zip(left, right, strict=False)) if axis != joined)

@@ -151,7 +151,7 @@ def declared_inputs(model: Model) -> DeclaredInputs:
     lengths = {tuple(places) for parts in meanings.values() for key, places in parts.items() if key in LENGTHS}
     groups = {text: [tuple(places) for places in parts.values()] for text, parts in meanings.items()}
     if any(len(parts) > 1 and not lengths.issuperset(parts) for parts in groups.values()):
-        from graphkit.shapes.related_dims import related_groups  # which infers shapes, of inputs that this reads
+        from graphkit.shapes.infer import related_groups  # which infers shapes, of inputs that this reads
 
         # nodes of the original relate the dims of its rewrites too, whose inputs are the same, but never vice versa
         key = (tuple(each.SerializeToString() for each in model.proto.graph.input), str(groups))

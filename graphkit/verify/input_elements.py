@@ -18,7 +18,7 @@ from graphkit.graph.mask_polarity import Polarity, mask_elements
 from graphkit.graph.operator_traits import COMPARING, PICKING, PRESERVING, operator_set, value_inputs
 from graphkit.graph.uses import find_readers
 from graphkit.graph.view import Node, all_nodes, unwrap_value
-from graphkit.io.export_files import CONFIGURATIONS
+from graphkit.io.read import CONFIGURATIONS
 from graphkit.model import Model
 
 Kind = Literal["usual", "edges", "extremes", "not finite"]

@@ -17,7 +17,7 @@ from graphkit.errors import UsageError, count_things
 from graphkit.graph.operator_traits import SHAPE_OPERATORS
 from graphkit.graph.view import all_nodes
 from graphkit.io.byte_source import shown_path
-from graphkit.io.export_files import find_beside
+from graphkit.io.read import find_beside
 from graphkit.io.transaction import made_folder
 from graphkit.model import Model, ModelLike, as_model, load
 from graphkit.options import FoldOptions

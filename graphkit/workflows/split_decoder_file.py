@@ -12,7 +12,7 @@ from graphkit.analysis.cost_changes import BeforeAndAfter, CostChange, cost_chan
 from graphkit.analysis.kv_cache import KVCache, kv_cache
 from graphkit.analysis.model_interface import Interface, interface
 from graphkit.analysis.typical_sizes import TYPICAL
-from graphkit.io.export_files import find_beside
+from graphkit.io.read import find_beside
 from graphkit.io.transaction import made_folder
 from graphkit.model import Model, ModelLike, as_model, load
 from graphkit.options import SplitOptions, SplitProofOptions

@@ -19,7 +19,7 @@ from real_models import MODELS, params, unpacked
 from sessions import ALL, session_of
 
 from graphkit.contract import Method, read_contract
-from graphkit.contract.plain_constants import write_lowered_loop
+from graphkit.contract.contract_writers import write_lowered_loop
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.errors import UsageError
 from graphkit.hosts import Host

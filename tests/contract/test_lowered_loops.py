@@ -15,7 +15,7 @@ from small_contract import SMALL
 
 from graphkit.contract import Method, Port, Source
 from graphkit.contract.contract_files import read_contract
-from graphkit.contract.plain_constants import LOOPS, LOWERED_LOOPS, write_lowered_loop
+from graphkit.contract.contract_writers import LOOPS, LOWERED_LOOPS, write_lowered_loop
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.errors import UsageError
 

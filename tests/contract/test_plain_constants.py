@@ -20,10 +20,9 @@ from doc_blocks import blocks
 from real_models import export_cases, unpacked_export
 
 import graphkit
-from graphkit.contract import plain_constants
+from graphkit.contract import contract_writers
 from graphkit.contract.contract_files import read_bundle
-from graphkit.contract.contract_writers import TEXTS
-from graphkit.contract.plain_constants import Constants, bundle_constants, write_plain
+from graphkit.contract.contract_writers import TEXTS, Constants, bundle_constants, write_plain
 from graphkit.deploy.model_constants import model_constants
 from graphkit.errors import UsageError
 
@@ -207,7 +206,7 @@ def test_code_is_ascii_with_brackets_in_pairs_and_no_name_outside_of_a_literal_o
     language: str, every: Mapping[str, Constants]
 ) -> None:
     for name, constants in every.items():
-        has_loop = language in plain_constants.LOOPS and name in ("pair", "bundle")
+        has_loop = language in contract_writers.LOOPS and name in ("pair", "bundle")
         text = write_plain(language, constants, has_loop=has_loop)
         assert text.isascii()
         assert all(line.isprintable() for line in text.split("\n"))

@@ -10,8 +10,8 @@ import onnx
 import pytest
 from small_models import model
 
-from graphkit.equivalence import shared_values as module
-from graphkit.equivalence.shared_values import shared_values
+from graphkit.equivalence import check as module
+from graphkit.equivalence.check import shared_values
 from graphkit.matching.value_numbering import ConstantNumbers
 from graphkit.model import Model, load
 from graphkit.model_diff.diff_models import diff

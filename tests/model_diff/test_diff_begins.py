@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import graphkit
-from graphkit.model_diff.changes import Redeclared
+from graphkit.model_diff.node_changes import Redeclared
 from graphkit.options import DiffOptions, FoldOptions
 from graphkit.workflows.fold_file import fold_file
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphkit.equivalence.shared_values import shared_values
+from graphkit.equivalence.check import shared_values
 from graphkit.errors import UsageError, did_you_mean
 from graphkit.graph.names import module_of
 from graphkit.graph.view import Value, walk_breadth_first
