@@ -13,7 +13,7 @@ import click
 from graphkit.cli.flags import Asked, complete, output_format_option, takes_options
 from graphkit.cli.output import load_model, model_path, print_line, progress_on_terminal, show_result, start_prover
 from graphkit.errors import UsageError, did_you_mean
-from graphkit.model_diff.node_changes import COSTS, SECTIONS
+from graphkit.model_diff import COSTS, SECTIONS
 from graphkit.options import (
     CompareOptions,
     DiffOptions,

@@ -82,7 +82,7 @@ def _section_names(_: click.Context) -> Iterable[str]:
 def _kind_names(context: click.Context) -> Iterable[str]:
     """Return the kinds of findings; of a diff its sections."""
     if context.info_name == "diff":
-        from graphkit.model_diff.node_changes import COSTS, SECTIONS
+        from graphkit.model_diff import COSTS, SECTIONS
 
         return ("any", *SECTIONS, COSTS)
     from graphkit.analysis.findings import KIND_NAMES

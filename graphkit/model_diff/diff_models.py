@@ -21,9 +21,9 @@ from graphkit.graph.view import Value, as_text
 from graphkit.matching.interfaces import Interfaces
 from graphkit.matching.value_matching import known_tensor
 from graphkit.model import Model, ModelLike, as_model
+from graphkit.model_diff import COSTS
 from graphkit.model_diff.model_diff import ModelDiff
 from graphkit.model_diff.node_changes import (
-    COSTS,
     Change,
     FindingChange,
     NoteChange,

@@ -11,9 +11,8 @@ from graphkit.analysis.cost_changes import CostChange, cost_change_blocks, cost_
 from graphkit.errors import count_things
 from graphkit.graph.names import by_family, join_words, module_parts, pairs_by_family
 from graphkit.model import Model
+from graphkit.model_diff import COSTS, SECTIONS
 from graphkit.model_diff.node_changes import (
-    COSTS,
-    SECTIONS,
     Change,
     FindingChange,
     LoneNode,

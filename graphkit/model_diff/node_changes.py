@@ -424,8 +424,6 @@ def declaration_changes(matching: NodeMatching) -> Iterator[NoteChange]:
 
 
 # Of a diff, in the order of its text
-SECTIONS = ("findings", "blockers", "interface", "opsets", "metadata", "nodes", "weights", "shapes")
-COSTS = "costs"  # which follow from differences of these
 WeightKind = Literal["values", "dtype", "dims", "removed", "added", "storage"]
 
 

@@ -7,8 +7,8 @@ import onnx.parser
 import graphkit
 from graphkit.analysis.cost_changes import CostChange
 from graphkit.model import Model
+from graphkit.model_diff import COSTS
 from graphkit.model_diff.model_diff import cost_blocks, is_dearer
-from graphkit.model_diff.node_changes import COSTS
 from graphkit.render.document_blocks import Prose, Table, cell_text
 from graphkit.render.result import Sizes
 

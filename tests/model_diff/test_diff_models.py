@@ -13,9 +13,10 @@ from builders import model_of
 from onnx import helper, numpy_helper
 
 from graphkit.model import Model
+from graphkit.model_diff import SECTIONS
 from graphkit.model_diff.diff_models import diff
 from graphkit.model_diff.model_diff import ModelDiff
-from graphkit.model_diff.node_changes import SECTIONS, LoneNode, NodeChanges
+from graphkit.model_diff.node_changes import LoneNode, NodeChanges
 from graphkit.options import DiffOptions
 
 TEXT = """(float[N, 8] x, float[N, 8] z) => (float[N, 8] y, float[N, 8] t) {
