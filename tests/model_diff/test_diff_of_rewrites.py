@@ -78,7 +78,8 @@ def test_a_fold_is_told_as_its_report_tells_it(
     counts = {row.op: row.after - row.before for row in report.counts if row.op[0].isupper() and row.op != "Constant"}
     assert {operator: gained(found)[operator] for operator in counts} == counts
 
-    assert found.nodes.changed == ()
+    changes = {change.what for node in found.nodes.changed for change in node.changes}
+    assert changes <= {"axes", "perm"}  # two Unsqueezes in one, two Transposes in one
     joined = {
         weight.kind for weight in found.weights if (weight.other or "").endswith("_axes")
     }  # two Unsqueezes in one
@@ -86,7 +87,7 @@ def test_a_fold_is_told_as_its_report_tells_it(
     kinds = {weight.kind for weight in found.weights if not (weight.other or "").endswith("_axes")}
     assert kinds <= {"removed", "added", "storage"}
     assert found.opsets == ()
-    assert found.shapes == ()
+    assert found.shapes == () or "perm" in changes  # a Reshape that stands before a Transpose now
     assert {change.what for change in found.metadata} <= {"declared types", "types that are declared otherwise"}
     worse = {change.kind for change in found.finding_changes if change.is_worse}
     assert worse <= ({"frozen-size"} if dims else set())  # which was asked for
