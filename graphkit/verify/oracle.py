@@ -147,8 +147,8 @@ class Oracle:
                 if value is not None:
                     array = self.outputs[value.name]
                     sizes = ((dim_at(value, axis), size) for axis, size in enumerate(array.shape))
-                    lacking = (dim - size if isinstance(dim, int) else 0 for dim, size in sizes)
-                    found[entry.past.name] = np.pad(array, [(max(0, count), 0) for count in lacking])
+                    lacking = [(max(0, dim - size) if isinstance(dim, int) else 0, 0) for dim, size in sizes]
+                    found[entry.past.name] = np.pad(array, lacking) if lacking else array
         return found
 
     def _logits_choice(self, tokens: np.ndarray, last: int | None = None) -> Arrays:

@@ -82,9 +82,10 @@ def test_all_shapes_are_fixed_and_nothing_takes_token_ids(lowered: tuple[Path, P
         assert not [node for node in model.graph.nodes if node.is_op("Shape", "Gather", "Range", "If")]
 
 
-def test_the_target_refuses_nothing(lowered: tuple[Path, Path, LowerReport]) -> None:
-    _, _, report = lowered
-    assert [file.blockers.blockers for file in report.files] == [()] * len(report.files)
+def test_the_target_refuses_nothing_of_a_batch_of_1(lowered: tuple[Path, Path, LowerReport]) -> None:
+    source, _, report = lowered
+    refused = {(one.op, one.reason) for file in report.files for one in file.blockers.blockers}
+    assert refused == ({("ReduceMean", "ethos-u65, ethos-u85")} if BATCHES.get(source.name, 1) > 1 else set())
     assert max(file.rank for file in report.files) <= 4
 
 
