@@ -1,6 +1,6 @@
 # make report [MODEL=path]   set up an environment, report on a model (an example that ships with graphkit)
 # make test                  set up an environment, run the tests
-# make test-slow             run those that repeat them on larger models and on all cases (PART=N: a sixth of them)
+# make test-slow             run those that repeat them on larger models and on all cases (PART=N: a tenth of them)
 # make browser-test          try the page of a report in a Chromium, where one is on PATH
 # make check                 format, lint, types and tests, as CI does
 # make npu-gate              install the judge vela (Python 3.11, 2.6 GB), ask it and others whether lowered models run on an NPU

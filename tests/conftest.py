@@ -46,12 +46,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what ru
 
 
 SPARES = 4
-PARTS = 6  # of the slow suite, of which CI runs one
+PARTS = 10  # of the slow suite, of which CI runs one
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-golden", action="store_true", help="Write the files of tests/golden anew.")
-    parser.addoption("--part", type=int, metavar="N", help="Run a sixth of the test modules: N modulo 6 says which.")
+    parser.addoption("--part", type=int, metavar="N", help="Run a tenth of the test modules: N modulo 10 says which.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
