@@ -15,7 +15,15 @@ from onnx import TensorProto
 
 from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.mask_polarity import DATA, HIDES, ElementBounds, Elements, is_boolean
-from graphkit.graph.operator_traits import COMPARING, CUTTING, MEASURING, PRESERVING, SCORE_BIASES, joined_parts
+from graphkit.graph.operator_traits import (
+    COMPARING,
+    CUTTING,
+    MEASURING,
+    PRESERVING,
+    SAME_ORDER,
+    SCORE_BIASES,
+    joined_parts,
+)
 from graphkit.graph.view import Node, Value, chain_end, follow_chain, unwrap_value, walk_breadth_first
 from graphkit.model import Model
 from graphkit.shapes import Expr, Shapes, infer
@@ -25,7 +33,7 @@ PAST = 1 << 24  # tokens, more than any window has
 LARGEST = PAST // 4  # of a window
 POWERS = tuple(1 << power for power in range(25))
 MOVED = PRESERVING | {"Cast", "Neg"}
-GUARDING = PRESERVING | CUTTING | {"Cast", "Dropout", "Mul", "Where"}  # probabilities, on the way to values
+GUARDING = SAME_ORDER | CUTTING | {"Cast", "Dropout", "Mul", "Where"}  # probabilities, on the way to values
 
 
 @lru_cache(maxsize=4)  # the sections of a report ask several times
@@ -79,7 +87,7 @@ def _find_masks(past: Value) -> Iterator[Value | Node]:
     seen, pending = {past}, [past]
     while pending:
         for node, index in pending.pop().consumers:
-            if node.is_op("Softmax"):
+            if node.is_op("Softmax") and index == 0:
                 yield _without_sinks(node.operand(0))
             elif node.operator in SCORE_BIASES:
                 yield node
@@ -113,7 +121,7 @@ def _without_sinks(scores: Value) -> Value:
         node = value.producer
         if node is None or joined_parts(node):
             return None if node is None else node.input(0)
-        taken = node.operands[-1].producer if node.is_op("Sub") else None
+        taken = node.operands[-1].producer if node.is_op("Sub") and node.operands else None
         return node.operand(0) if taken is not None and taken.is_op("ReduceMax") else None
 
     return chain_end(scores, before)

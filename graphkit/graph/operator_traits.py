@@ -161,7 +161,7 @@ def joined_parts(node: Node) -> Sequence[Value | None]:
 
 def cut_bounds(node: Node) -> Sequence[Value | None]:
     """Return what says where a node cuts its data: starts, ends, axes and steps, if inputs do; else nothing."""
-    is_known = node.is_op("Slice") and not has_attributes_only(node)
+    is_known = node.is_op("Slice") and node.input(0) is not None and not has_attributes_only(node)
     return [node.input(index) for index in range(1, 5)] if is_known else ()
 
 

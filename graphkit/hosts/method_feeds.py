@@ -18,7 +18,6 @@ from graphkit.contract.contract_parts import AnyContract
 from graphkit.dtypes import dtype_name, inline_array
 from graphkit.errors import ModelError, UnprovenWarning, UsageError
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.operator_traits import LOOKUPS
 from graphkit.graph.view import Value
 from graphkit.model import Model, load
 
@@ -211,7 +210,7 @@ def as_array(what: str, given: npt.ArrayLike) -> np.ndarray:
         raise UsageError(f"'{what}' is no array: {error}") from error
 
 
-MOVING = ("TensorScatter", "ScatterND", "Identity", *LOOKUPS)  # what gives its first input, some elements changed
+MOVING = ("TensorScatter", "ScatterND", "Identity", "Gather")  # what gives its first input, some elements changed
 
 
 def check_folder(folder: Path, contract: AnyContract, record: str, *, checksums: bool = False) -> None:

@@ -235,12 +235,6 @@ class InferenceContext(NodeView):
     ) -> None:
         super().__init__(node, inputs, attributes)
         self.engine, self.notes = engine, engine.notes
-        self.is_named = False  # whether anything that it told is about these inputs alone
-
-    def name(self, index: int) -> str:
-        """Return the name of an input, which is then in what the rule says."""
-        self.is_named = True
-        return super().name(index)
 
     def axis(self, value: int, rank: int) -> int:
         """Return an axis counted from the front; an axis out of range is a finding."""

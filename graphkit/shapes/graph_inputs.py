@@ -201,7 +201,8 @@ class Inputs:
         )
         is_followed = any((kind := self.declared[name]) is not None and kind.dtype in INTEGERS for name in known)
         largest = self.largest if is_followed else 0
-        return tuple(self.symbolic.items()), frozenset(self.ranges.items()), tuple(self.numbers.items()), largest
+        facts = (self.symbolic, self.ranges, self.numbers, self._least)
+        return *(frozenset(each.items()) for each in facts), largest
 
     def copy(self) -> Inputs:
         """Return the same facts, to be narrowed apart from these."""

@@ -526,7 +526,7 @@ def keep_results(
 ) -> None:
     """Keep what a rule said beyond some symbols and a mark of the notes, unless that names something of its node."""
     notes = ctx.notes
-    if ctx.is_named or len(notes.reasons) > symbols or len(notes.findings) > mark[0]:
+    if len(notes.reasons) > symbols or len(notes.findings) > mark[0]:
         return
     given = [each for each in ctx.inputs if each is not None]
     reasons = {"", *(each.reason for each in given)}

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 
+import onnx
 import pytest
 from real_models import UNLIKE, params
 from rich.cells import cell_len
@@ -21,6 +22,7 @@ from graphkit.shapes import Shapes
 
 RealModel = Callable[[str], Model]
 
+OPERATORS = sorted({schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain})
 ARCHITECTURE = ReportOptions(only=("architecture",))
 
 
@@ -302,3 +304,14 @@ def test_findings_of_a_comparison_name_the_model(real_model: RealModel) -> None:
 
 def test_a_report_without_sections_is_its_heading() -> None:
     assert Report("m.onnx", {}).to_markdown() == "# m.onnx\n"
+
+
+@pytest.mark.cases("Slice", "Sub", "Softmax", "Reshape", "If")
+@pytest.mark.parametrize(
+    "op_type", sorted({schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain})
+)
+def test_a_node_without_its_inputs_breaks_no_report(op_type: str) -> None:
+    node = onnx.helper.make_node(op_type, [], ["y"])
+    given, result = (onnx.helper.make_tensor_value_info(name, 1, ["n"]) for name in "xy")
+    proto = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [given], [result]))
+    assert op_type in str(report(Model.from_proto(proto)))

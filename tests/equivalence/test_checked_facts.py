@@ -78,6 +78,7 @@ def forget() -> None:
     checked_facts._HELD.clear()
     engine = sys.modules["graphkit.shapes.infer"]
     for forget_known in (
+        engine.KNOWN_RESULTS.clear,
         engine._infer_spec.cache_clear,
         engine._inference_of_state.cache_clear,
         engine._CONSTANTS.clear,
@@ -108,6 +109,20 @@ def test_a_fold_by_a_wrong_rule_is_not_proven(name: str, with_faulty_rule: Calla
     found = check_equivalence(original, fold(original).model)
     assert not found.proven
     assert f"({name}) are" in str(found)
+
+
+def test_a_rule_that_is_wrong_of_the_second_of_two_like_nodes_is_found(
+    with_faulty_rule: Callable[[str, Rule], None],
+) -> None:
+    body = "s = Shape (x) a = Max (s, k) b = Max (s, k) y = Add (a, b)"
+    original = model(f"g (float[n] x) => (int64[1] y) {{ {body} }}", k=[5])
+    right = RULES["Max"]
+
+    def faulty(ctx: InferenceContext) -> Tensor | list[Tensor]:
+        return ctx.tensor(0) if ctx.node.result().name == "b" else right(ctx)
+
+    with_faulty_rule("Max", faulty)
+    assert "(Max) are" in str(check_equivalence(original, original.with_proto(original.proto)))
 
 
 @pytest.mark.parametrize("seed", [0, 1])

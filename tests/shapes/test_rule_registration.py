@@ -56,6 +56,18 @@ def test_the_decorator_returns_the_function() -> None:
     assert register_rule("CDist", domain="custom")(distances) is distances
 
 
+def test_a_rule_is_called_for_each_of_nodes_that_are_alike() -> None:
+    called = []
+
+    @register_rule("CDist", domain="custom")
+    def told_apart(ctx: InferenceContext) -> Tensor:
+        called.append(ctx.node.label)
+        return distances(ctx)
+
+    infer(model(NAMED.replace("}", "[again] w = custom.CDist (x, z) }")))
+    assert called[:2] == ["pairs", "again"]
+
+
 def test_a_rule_that_does_not_know_says_why() -> None:
     @register_rule("CDist", domain="custom")
     def unknown(_: InferenceContext) -> Tensor:

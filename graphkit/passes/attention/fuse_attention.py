@@ -17,7 +17,7 @@ import onnx
 import onnx.parser
 from onnx import TensorProto
 
-from graphkit.graph.operator_traits import CUTTING, LOOKUPS, REARRANGING, SAME_ORDER, cut_bounds, joined_parts
+from graphkit.graph.operator_traits import CUTTING, REARRANGING, SAME_ORDER, cut_bounds, joined_parts
 from graphkit.graph.view import Node, Scope, Value, all_nodes, chain_end
 from graphkit.ops.tensor import Dims, dims_product
 from graphkit.passes.fusion.fold_into_weights import Linear, affine_of, linear_of
@@ -30,7 +30,7 @@ from graphkit.symbolic.algebra import divide_exactly
 from graphkit.symbolic.expr import TooComplexError
 
 SCALING = ("Mul", "Div")
-TAKING = CUTTING - {"Compress"} | LOOKUPS.keys()
+TAKING = CUTTING - {"Compress"} | {"Gather"}
 
 Kind = Literal["batch", "row", "column"]
 
@@ -162,7 +162,7 @@ def _layout_after_part(editor: Editor, node: Node, out: Value, dims: Dims, befor
     if whole is None or places is None or len(places) != 1:
         return None
     (start,) = places
-    if node.is_op(*LOOKUPS):
+    if node.is_op("Gather"):
         part = before.part(axis, start % whole, 1) if -whole <= start < whole else None
         return part.reshape_layout(dims) if part is not None else None
     count = dims[axis].constant

@@ -13,7 +13,8 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS
-from graphkit.graph.operator_traits import COMPARING, GATHERING, LOOKUPS, MOVING, copied_inputs
+from graphkit.graph.new_nodes import make_gather
+from graphkit.graph.operator_traits import COMPARING, GATHERING, MOVING, copied_inputs
 from graphkit.graph.view import Node, Value, unwrap_value
 from graphkit.ops.numerics import KERNELS_OF_INT32
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, Rewrite, attributes_of
@@ -319,7 +320,7 @@ def _replace_dequantized(editor: Editor, weights: FloatWeights, node: Node) -> N
         axis = node.attr("axis", 1) or 0
         if editor.bypass(node, weights.of(value, node.input(2), [scale.constant], scale.constant.data_type, axis)):
             editor.note("weight(s) dequantised")
-    elif (rows := value.producer) is not None and rows.is_op(*LOOKUPS) and rows.input(0) is not None:
+    elif (rows := value.producer) is not None and rows.is_op("Gather") and rows.input(0) is not None:
         _dequantized_rows(editor, weights, node, rows)
     else:
         raise MatchFailure("its data is neither constant nor given by a QuantizeLinear with its zero point")
@@ -339,7 +340,7 @@ def _dequantized_rows(editor: Editor, weights: FloatWeights, node: Node, rows: N
         if not (rows.attr("axis", 0) or 0) % rank < along + rank:
             raise MatchFailure("its scales are not one for each element of a row of its table")
     floats = weights.of(table, node.input(2), [scale], scale.data_type, along)
-    editor.replace(node, NewNode(rows.op_type, [floats, indices], [out.name], attributes_of(rows), like=rows))
+    editor.replace(node, make_gather(floats, indices, rows.attr("axis", int), out.name, like=rows))
     editor.note("table(s) dequantised")
 
 

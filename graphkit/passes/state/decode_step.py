@@ -366,7 +366,7 @@ def _plan_node(editor: Editor, node: Node) -> _Plan | None:
         return None if spec is None else _Plan((), constants={1: spec})
     if node.is_op(*LOOKUPS):
         table, indices = (editor.shapes[node.operand(index)].dims for index in (0, 1))
-        is_lookup = table is not None and len(table) == 2 and node.attr("axis", 0) in (0, -2)
+        is_lookup = table is not None and len(table) == 2 and node.attr(LOOKUPS[node.operator], 0) in (0, -2)
         return _Plan((node.operand(1),)) if is_lookup and indices is not None and len(indices) == 2 else None
     if node.is_op("MatMul"):
         matrix = editor.shapes[node.operand(1)].dims
