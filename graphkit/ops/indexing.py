@@ -136,9 +136,8 @@ def _gather_elements(ctx: InferenceContext, array: Array, axis: int) -> Array | 
         if any(n is not None and not -size <= n < size for n in numbers):
             ctx.note_fault(f"an index outside of an axis of {size}")
         return None
-    places = np.array(numbers, dtype=np.int64)
     shape = (*array.shape[:axis], *indices.shape, *array.shape[axis + 1 :])
-    return array_of(array.take(places, axis).ravel().tolist(), shape)
+    return array_of(array.take(np.array(numbers, np.int64), axis).ravel().tolist(), shape)
 
 
 def gather_blocks(ctx: InferenceContext) -> Tensor:
@@ -197,12 +196,9 @@ def infer_scatter(ctx: InferenceContext) -> Tensor:
 
 def _scatter_elements(ctx: InferenceContext, array: Array) -> Array | None:
     indices, updates = ctx.data(1), ctx.data(2)
-    if indices is None or updates is None or indices.ndim == 0:
+    if indices is None or updates is None or not indices.ndim or not (depth := indices.shape[-1]):
         return None
     result: Array = array.copy()
-    depth = indices.shape[-1]
-    if not depth:
-        return None
     rows = indices.reshape(-1, depth).tolist()
     for row, part in zip(rows, updates.reshape((len(rows), *array.shape[depth:])), strict=True):
         place = tuple(element_number(element) for element in row)

@@ -22,6 +22,7 @@ from graphkit.ops.tensor import (
     array_of,
     dims_product,
     element_number,
+    element_numbers,
     plain_element,
     sizes_of,
 )
@@ -87,8 +88,7 @@ def range_(ctx: InferenceContext) -> Tensor:
         ctx.require_not_zero(delta, (), "a step of 0", "can not be zero")
     if isinstance(start, int) and isinstance(limit, int) and isinstance(delta, int):
         numbers = range(start, limit, delta)
-        elements: list[Element] = list(numbers) if len(numbers) <= MAX_ELEMENTS else []
-        return Tensor(dtype, (len(numbers),), array_of(elements) if len(numbers) <= MAX_ELEMENTS else None)
+        return Tensor(dtype, (len(numbers),), array_of(numbers) if len(numbers) <= MAX_ELEMENTS else None)
     if all(isinstance(value, (int, float)) for value in (start, limit, delta)):
         return Tensor(dtype, (_float_steps(ctx, float(start), float(limit), float(delta)),))  # type: ignore[arg-type]
     return Tensor(dtype, (_count_steps(ctx, start, limit, delta),))
@@ -148,13 +148,17 @@ def top_k(ctx: InferenceContext) -> list[Tensor]:
 
 
 def one_hot(ctx: InferenceContext) -> Tensor:
-    """Insert the depth into the dims of the indices."""
+    """Insert the depth into the dims of the indices; where these are numbers, put the second value at each."""
     dims, data = ctx.dims(), ctx.data(1)
     place = ctx.axis(ctx.attr("axis", -1), len(dims) + 1)
     depth = data.ravel()[0] if data is not None and data.size else None
     depth = int(depth) if isinstance(depth, float) else depth
     new = Expr.of(depth) if isinstance(depth, (int, Expr)) else ctx.unknown_value(1)
-    return Tensor(ctx.tensor(2).dtype, [*dims[:place], new, *dims[place:]])
+    indices, size, values, data = element_numbers(ctx.tensor()), new.constant or 0, ctx.data(2), None
+    if indices is not None and (indices >= 0).all() and 0 < size * (indices.size + 1) <= MAX_ELEMENTS:
+        is_hot = np.moveaxis(np.equal.outer(indices, np.arange(size)), -1, place)
+        data = values.ravel()[is_hot.astype(int)] if values is not None and values.size == 2 else None
+    return Tensor(ctx.tensor(2).dtype, [*dims[:place], new, *dims[place:]], data)
 
 
 def infer_like(ctx: InferenceContext) -> Tensor:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from models import record, run_exports, sample, tiny_model
+from models import named, record, run_exports, sample, tiny_model
 from torch.utils import _pytree as pytree
 from transformers import DynamicCache, EncoderDecoderCache, StaticCache
 from transformers.cache_utils import StaticLayer
@@ -115,7 +115,7 @@ def dims(tensors: Tensors, others: Tensors, names: dict[int, Any]) -> list[dict[
 
 def export(name: str, out: Path) -> None:
     """Write one export and what PyTorch generates with the same weights."""
-    family, *variants = name.split("-")
+    family, variants = named(name)
     model = tiny_model(family)
     folder = out / name
     folder.mkdir(parents=True, exist_ok=True)

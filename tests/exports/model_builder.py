@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from models import record, run_exports, tiny_model
+from models import named, record, run_exports, tiny_model
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
@@ -18,7 +18,7 @@ WORDS = 120
 
 def export(name: str, out: Path) -> None:
     """Write one export and what PyTorch generates with the same weights."""
-    family, *variants = name.split("-")
+    family, variants = named(name)
     model = tiny_model(family, num_attention_heads=2, num_key_value_heads=1, head_dim=16)  # which its kernel takes
     folder = out / name
     with TemporaryDirectory() as source:

@@ -14,7 +14,7 @@ import tomllib
 import torch
 import transformers
 
-__all__ = ["Sample", "has_pictures", "record", "run_exports", "sample", "tiny_model"]
+__all__ = ["Sample", "has_pictures", "named", "record", "run_exports", "sample", "tiny_model"]
 
 Sample = dict[str, torch.Tensor]
 FAMILIES: dict[str, dict[str, dict[str, Any]]] = tomllib.loads(Path(__file__).with_name("families.toml").read_text())
@@ -129,6 +129,13 @@ def tiny_config(family: str, settings: Mapping[str, Any]) -> Any:
     if family == "mixtral":
         values["sliding_window"] = None
     return transformers.AutoConfig.for_model(family, **values | dict(settings))
+
+
+def named(name: str) -> tuple[str, list[str]]:
+    """Return the family, which may have hyphens of its own, and the variants of a name."""
+    families = (each for group in SHARES for each in FAMILIES[group] if f"{name}-".startswith(f"{each}-"))
+    family = max(families, key=len, default=name)
+    return family, name[len(family) + 1 :].split("-")
 
 
 def group_of(family: str) -> str:

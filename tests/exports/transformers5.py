@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from models import has_pictures, record, run_exports, sample, tiny_model
+from models import has_pictures, named, record, run_exports, sample, tiny_model
 from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
 
 VARIANTS = {
@@ -50,7 +50,7 @@ class Embedding(torch.nn.Module):
 
 def export(name: str, out: Path) -> None:
     """Write one export and what PyTorch generates with the same weights."""
-    family, *variants = name.split("-")
+    family, variants = named(name)
     model = tiny_model(family)
     if "batched" in variants:
         model.set_experts_implementation("batched_mm")

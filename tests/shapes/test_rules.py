@@ -310,6 +310,9 @@ def values(body: str, opset: int = 18) -> str:
         ("t = Shape(x) i = Constant<value_ints = [1]>() u = Constant<value_ints = [7]>() a = "
          "Constant<value_ints = [1]>() "
          "j = Unsqueeze(i, a) y = ScatterND(t, j, u)", "[b, 7, 64]"),
+        ("s = Shape<start = 1, end = 2>(x) i = Constant<value_ints = [1]>() d = Constant<value_int = 4>() "
+         "v = Concat<axis = 0>(i, s) h = OneHot(i, d, v) r = Constant<value_ints = [-1]>() y = Reshape(h, r)",
+         "[1, s, 1, 1]"),
     ],
 )  # fmt: skip
 def test_elements(body, expected):
