@@ -299,10 +299,8 @@ def can_replace(past: Value, present: Value) -> bool:
         return False
     if before.dims is None or after.dims is None or len(before.dims) != len(after.dims):
         return False
-    inputs = past.scope.inputs
-    known = {dim for value in inputs if (declared := hinted_type(value)) is not None for dim in declared.dims or ()}
-    pairs = zip(before.dims, after.dims, strict=True)
-    return all(dim == now or not (isinstance(now, int) or now in known) for dim, now in pairs)
+    changed = [now for dim, now in zip(before.dims, after.dims, strict=True) if dim != now]
+    return not any(isinstance(now, int) or (now or "") in past.scope.input_dim_names for now in changed)
 
 
 def _is_fixed(value: Value) -> bool:

@@ -291,6 +291,12 @@ class Scope:
             scope = scope.parent
         return None
 
+    @cached_property
+    def input_dim_names(self) -> frozenset[str]:
+        """The names that its inputs declare for dims, "" among them where a dim has none."""
+        shapes = (info.type.tensor_type.shape for value in self.inputs if (info := self.infos.get(value.name)))
+        return frozenset(dim.dim_param for shape in shapes for dim in shape.dim if not dim.HasField("dim_value"))
+
     def opset(self, domain: str = "") -> int:
         """Return the version of an operator set, 1 if the model does not say."""
         return self.opsets.get(domain, 1)
