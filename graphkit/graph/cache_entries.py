@@ -11,7 +11,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 from onnx import TensorProto
@@ -50,7 +50,7 @@ class Slot:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CacheEntry:
     """A cache tensor: the input that takes it and the output that gives the next one. Either may be missing."""
 
@@ -58,14 +58,14 @@ class CacheEntry:
     past: Value | None
     present: Value | None
 
-    @property
+    @cached_property
     def axis(self) -> int | None:
         """The axis along which it grows, None if that cannot be told."""
         past, present = (None if value is None else hinted_type(value) for value in (self.past, self.present))
         declared = present if self.past is None else past
         return None if declared is None else growing_axis(declared, present if self.past else None, self.rows)
 
-    @property
+    @cached_property
     def is_static(self) -> bool:
         """Whether it has slots from the start, of which a step writes some: it comes out as long as it came in."""
         if self.past is None or self.present is None or unwrap_value(self.present, ("Identity",)) is self.past:

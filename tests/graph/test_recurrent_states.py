@@ -282,3 +282,21 @@ def test_the_axes_of_state_are_its_batch_and_nothing_else() -> None:
     (entry,) = model.roles.states
     assert [model.roles.axis(entry.past, at) for at in range(3)] == ["other", "batch", "other"]
     assert (model.roles.of(entry.past), model.roles.of(entry.next)) == ("state", "next state")
+
+
+@pytest.mark.parametrize(
+    ("x", "after", "is_state"),
+    [
+        (["batch", 3], [2, "batch", 8], True),
+        (["batch", 3], [2, "rows", 8], True),
+        (["rows", 3], [2, "rows", 8], False),
+        (["batch", 3], [2, 1, 8], False),
+        (["batch", 3], [2, None, 8], True),
+        ([None, 3], [2, None, 8], False),
+    ],
+)
+def test_a_dim_of_a_next_state_may_have_another_name_that_no_input_has(
+    x: list[int | str], after: list[int | str], is_state: bool
+) -> None:
+    found = links(sums({"x": x, "state": [2, "batch", 8]}, {"y": ["batch", 3], "state_out": after}))
+    assert found == ({"state": "state_out"} if is_state else {})
