@@ -364,11 +364,11 @@ def _condition_holds(node: Node, condition: Condition, shapes: Shapes) -> bool |
     static = shapes.model.shape_tensors.static
     parts: list[bool | None] = [_has_attribute(node, name, value) for name, value in condition.attributes.items()]
     for name in condition.constant:
+        given = _named_inputs(node, name)
+        parts.append(not given or any(value in static or _rests_on_shapes(value, shapes) for value in given))  # folded
+    for name, number in condition.values.items():  # an input that is left out is an attribute, or has its default
         value = _named_input(node, name)
-        parts.append(value is None or value in static or _rests_on_shapes(value, shapes))  # folding makes it constant
-    for name, number in condition.values.items():  # an input that is left out has its default
-        value = _named_input(node, name)
-        elements = (number,) if value is None else shapes[value].elements
+        elements = node.attr(name, tuple) or (number,) if value is None else shapes[value].elements
         parts.append(bool(elements) and all(element == number for element in elements or ()))
     for name, op in condition.producers.items():
         value = _named_input(node, name)
@@ -396,8 +396,7 @@ def _condition_holds(node: Node, condition: Condition, shapes: Shapes) -> bool |
         value = _named_input(node, name) or _named_output(node, name)
         dtype = 0 if value is None else shapes[value].dtype
         parts.append(value is None or (dtype_name(dtype) in dtypes if dtype else None))
-    computed = [_named_input(node, name) for name in condition.computed]
-    parts.extend(value is None or value not in static for value in computed)
+    parts.extend(static.isdisjoint(_named_inputs(node, name)) for name in condition.computed)
     parts.extend((_named_input(node, name) or _named_output(node, name)) is None for name in condition.absent)
     if condition.min_version is not None or condition.max_version is not None:
         schema = _operator_schema(node.op_type, node.scope.opset(node.domain), node.domain)
@@ -449,12 +448,16 @@ def has_planes(before: Sequence[int], after: Sequence[int], number: int) -> bool
 
 
 def _named_input(node: Node, name: str) -> Value | None:
-    """Return the input that the specification gives a name, the last one of several."""
-    if name.isdecimal():  # of an operator without a schema
-        return node.input(int(name))
+    return next(iter(_named_inputs(node, name)), None)
+
+
+def _named_inputs(node: Node, name: str) -> list[Value]:
+    """Return the inputs that the specification gives a name, which are several where it is that of all others."""
     schema = _operator_schema(node.op_type, node.scope.opset(node.domain), node.domain)
     names = [] if schema is None else [formal.name for formal in schema.inputs]
-    return node.input(names.index(name)) if name in names else None
+    index = int(name) if name.isdecimal() else names.index(name) if name in names else len(node.inputs)
+    is_last = schema is not None and name == names[-1] and schema.inputs[index].option.name == "Variadic"
+    return [value for value in node.inputs[index : None if is_last else index + 1] if value is not None]
 
 
 def _named_output(node: Node, name: str) -> Value | None:

@@ -19,6 +19,7 @@ from graphkit.dtypes import dtype_name
 from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.view import Node, Value, attribute_value
 from graphkit.model import Model
+from graphkit.ops.tensor import element_numbers
 from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.shapes import Shapes
 
@@ -202,6 +203,7 @@ def _named_node(node: NodeProto) -> NodeProto:
 
 def _make_case(node: NodeProto, opset: int, arrays: Mapping[str, np.ndarray]) -> Case:
     copy = _named_node(node)
+    copy.output[:] = [name or f"output_{index}" for index, name in enumerate(node.output)]  # as exports have them
     text = helper.make_model(helper.make_graph([copy], "g", [], []), opset_imports=[helper.make_opsetid("", opset)])
     read = value_inputs(Model.from_proto(text).graph.nodes[0])
     operands: list[Operand | None] = []
@@ -223,7 +225,8 @@ def model_cases(shapes: Shapes) -> Iterator[tuple[Node, Case]]:
         outputs = [(shapes[value].dtype or 0, shapes[value].sizes()) for value in node.results]
         known = tuple((dtype, tuple(dims)) for dtype, dims in outputs if dims is not None and dtype)
         is_known = all(each is not None or value is None for each, value in zip(operands, node.inputs, strict=True))
-        if not node.bodies and is_known and len(known) == len(outputs):
+        is_folded = set(node.results) <= model.shape_tensors.derived  # no compiler gets to place it
+        if not node.bodies and is_known and len(known) == len(outputs) and not is_folded:
             yield node, Case(_named_node(node.proto), node.scope.opset(), tuple(operands), known)
 
 
@@ -240,10 +243,11 @@ def _operand_of(value: Value | None, node: Node, index: int, shapes: Shapes) -> 
     dims, dtype, is_read = shapes[value].sizes(), shapes[value].dtype, index in value_inputs(node)
     if dims is None or not dtype:
         return None
-    array = None
+    array = element_numbers(shapes[value]) if is_read else None
     if value.constant is not None and (is_read or np.prod(dims) * 8 <= MOST_BYTES):
         array = shapes.model.array(value.constant)
-    return Operand(value.name, dtype, tuple(dims), array, is_constant=value.is_constant, is_read=is_read)
+    is_constant = value in shapes.model.shape_tensors.derived and (array is not None or not is_read)  # once folded
+    return Operand(value.name, dtype, tuple(dims), array, is_constant=is_constant, is_read=is_read)
 
 
 def varied_cases(case: Case, *, is_first: bool = True) -> Iterator[Case]:
@@ -363,9 +367,6 @@ def distinct_cases(cases: Iterable[Case]) -> Iterator[tuple[Case, onnx.ModelProt
     met = set()
     for case in cases:
         model = case.model()
-        if model is None:
-            continue
-        content = model.SerializeToString(deterministic=True)
-        if hash(content) not in met:
-            met.add(hash(content))
+        if model is not None and (content := hash(model.SerializeToString(deterministic=True))) not in met:
+            met.add(content)
             yield case, model

@@ -82,7 +82,7 @@ def strongest(alone: Sequence[Observation], placed: Sequence[Observation]) -> li
     """Return what is said of nodes in their places, and of nodes alone of which no equal one is in a place."""
 
     def kind(of: Observation) -> str:
-        return str((of.op, of.opset, of.dtypes, of.constant, of.rank, of.attributes))
+        return str((of.op, of.opset, of.dtypes, of.constant, of.rank, of.attributes, of.values))
 
     known = {kind(each) for each in placed}
     return [*placed, *(each for each in alone if kind(each) not in known)]
@@ -93,19 +93,14 @@ def _library_variants() -> Iterator[Case]:
     for case in library_cases():
         if not varied:
             yield from (replace(case, opset=opset) for opset in OPSETS if opset > case.opset)
-        is_first = case.node.op_type not in varied
-        yield from varied_cases(case, is_first=is_first)
+        yield from varied_cases(case, is_first=case.node.op_type not in varied)
         if case.model() is not None:
             varied.add(case.node.op_type)
 
 
 def _distinct_nodes(models: Sequence[Model]) -> Iterator[Case]:
-    kinds = set()
-    for model in models:
-        for _, case in model_cases(infer(model)):
-            if (kind := kind_of(case)) not in kinds:
-                kinds.add(kind)
-                yield case
+    cases = (case for model in models for _, case in model_cases(infer(model)))
+    yield from {kind_of(case): case for case in cases}.values()
 
 
 def observe_models(judge: Judge, models: Sequence[Model], device: str = "") -> Iterator[Observation]:
@@ -278,7 +273,7 @@ def _name_lines(names: Sequence[str]) -> Iterator[str]:
 
 MOST_CONDITIONS = 4  # conditions of an operator, any of which is enough
 PLANES = (8, 16, 32)  # elements by which devices lay out tensors
-LOSS = 2  # how many models that are taken a condition may lose for one that is refused
+LOSSES = (2, 0)  # how many models that are taken a condition may lose for one that is refused; others take up the rest
 Where = Mapping[str, Any]  # a condition as a target file has it
 
 
@@ -291,32 +286,26 @@ class Atom(NamedTuple):
 
     def holds(self, of: Observation) -> bool:
         """Whether it holds of an observation, as a target file means it."""
-        name, value = self.name, self.value
-        if self.key == "static":
-            return not of.is_dynamic
-        if self.key == "readers":
-            return bool(of.readers == value)
-        if self.key == "dtypes":  # of the first input
-            return bool(next(iter(of.dtypes.values())) in value)
-        if self.key == "dtypes_of":
-            return bool(of.dtypes.get(name, value[0]) in value)
-        if self.key == "attributes":
-            return bool(of.attributes.get(name) == value)
-        if self.key == "producers":
-            return bool(of.producers.get(name) == value)
-        if self.key == "values":  # one that is left out has its default
-            return name not in of.dtypes or of.values.get(name) == value
-        if self.key == "planes_of":
-            return len(of.dims) == 2 and has_planes(*of.dims, value)
-        if self.key == "constant":
-            return name not in of.dtypes or name in of.constant
-        if self.key == "computed":
-            return name not in of.constant
-        if self.key == "absent":
-            return name not in of.dtypes
-        bound, _, what = self.key.partition("_")
-        number = of.rank if what == "rank" else of.since
-        return bool(number <= value if bound == "max" else number >= value)
+        return bool(HOLDS[self.key](of, self.name, self.value))
+
+
+HOLDS: Mapping[str, Callable[[Observation, str, Any], Any]] = {
+    "static": lambda of, *_: not of.is_dynamic,
+    "readers": lambda of, _, value: of.readers == value,
+    "dtypes": lambda of, _, value: next(iter(of.dtypes.values())) in value,  # of the first input
+    "dtypes_of": lambda of, name, value: of.dtypes.get(name, value[0]) in value,
+    "attributes": lambda of, name, value: of.attributes.get(name) == value,
+    "producers": lambda of, name, value: of.producers.get(name) == value,
+    "values": lambda of, name, value: name not in of.dtypes or of.values.get(name) == value,  # else the default
+    "planes_of": lambda of, _, value: len(of.dims) == 2 and has_planes(*of.dims, value),
+    "constant": lambda of, name, _: name not in of.dtypes or name in of.constant,
+    "computed": lambda of, name, _: name not in of.constant,
+    "absent": lambda of, name, _: name not in of.dtypes,
+    "max_rank": lambda of, _, value: of.rank <= value,
+    "min_rank": lambda of, _, value: of.rank >= value,
+    "max_version": lambda of, _, value: of.since <= value,
+    "min_version": lambda of, _, value: of.since >= value,
+}
 
 
 @dataclass(frozen=True)
@@ -337,12 +326,23 @@ def fit_fact(observations: Sequence[Observation]) -> FittedFact | None:
     if not known:
         return None
     fact = FittedFact("allowed", (), _count(taken), _count(refused), 0)
-    if not refused or not taken:
-        return replace(fact, verdict="allowed" if taken else "refused")
+    fitted = [_fit_conditions(taken, refused, loss) for loss in LOSSES]
+    conditions, wrong = min(fitted, key=lambda each: each[1] + sum(map(len, each[0])))
+    if wrong * 2 > min(fact.taken, fact.refused) + (fact.taken + fact.refused) // 4:
+        return replace(fact, verdict="unknown", wrong=_count(known))
+    if not conditions:
+        return replace(fact, verdict="refused", wrong=wrong)
+    return replace(fact, conditions=tuple(_as_where(atoms) for atoms in conditions if all(conditions)), wrong=wrong)
+
+
+def _fit_conditions(
+    taken: Sequence[Observation], refused: Sequence[Observation], loss: float
+) -> tuple[list[list[Atom]], int]:
+    """Return conditions one of which the taken ones have, and how many observations they do not tell right."""
     conditions: list[list[Atom]] = []
     left = taken
     while left and len(conditions) < MOST_CONDITIONS:
-        atoms = _fit_condition(left, refused)
+        atoms = _fit_condition(left, refused, loss)
         kept = [each for each in left if not all(atom.holds(each) for atom in atoms)]
         wrong = _count(each for each in refused if all(atom.holds(each) for atom in atoms))
         if len(kept) == len(left) or wrong > _count(left) - _count(kept):
@@ -350,17 +350,14 @@ def fit_fact(observations: Sequence[Observation]) -> FittedFact | None:
         conditions.append(atoms)
         left = kept
     held = (each for each in refused if any(all(atom.holds(each) for atom in atoms) for atoms in conditions))
-    wrong = _count(left) + _count(held)
-    if not conditions or wrong * 2 > min(fact.taken, fact.refused) + (fact.taken + fact.refused) // 4:
-        return replace(fact, verdict="unknown", wrong=_count(known))
-    return replace(fact, conditions=tuple(_as_where(atoms) for atoms in conditions if all(conditions)), wrong=wrong)
+    return conditions, _count(left) + _count(held)
 
 
 def _count(observations: Iterable[Observation]) -> int:
     return sum(each.count for each in observations)
 
 
-def _fit_condition(taken: Sequence[Observation], refused: Sequence[Observation]) -> list[Atom]:
+def _fit_condition(taken: Sequence[Observation], refused: Sequence[Observation], loss: float) -> list[Atom]:
     """Return a condition that as many of the taken ones have, and as few of the refused ones."""
     atoms: list[Atom] = []
     while refused:
@@ -368,7 +365,7 @@ def _fit_condition(taken: Sequence[Observation], refused: Sequence[Observation])
         for atom in _possible_atoms(taken, refused):
             excluded = _count(each for each in refused if not atom.holds(each))
             lost = _count(each for each in taken if not atom.holds(each))
-            if lost < _count(taken) and excluded - LOSS * lost * bool(lost) > 0 and excluded / (1 + lost) > gain:
+            if lost < _count(taken) and excluded - loss * lost > 0 and excluded / (1 + lost) > gain:
                 best, gain = atom, excluded / (1 + lost)
         if best is None:
             break

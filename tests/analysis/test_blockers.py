@@ -306,6 +306,50 @@ def test_ethos_u_takes_a_mean_of_rows_along_one_axis(dims: str, is_taken: bool) 
         assert [row[2] for row in found] == ["ReduceMean"] * (not is_taken)
 
 
+@pytest.mark.parametrize(
+    ("node", "is_taken"),
+    [
+        ("ReduceMean <axes = [1]> (x)", True),
+        ("ReduceMean <axes = [3]> (x)", False),  # no left out input that has its default
+        ("Slice (x, zero, far, one, two)", True),
+        ("Slice (x, zero, far, last, two)", False),
+        ("Slice (x, zero, far, last, one)", True),
+    ],
+)
+def test_ethos_u_takes_what_depends_on_an_axis(node: str, is_taken: bool) -> None:  # as Vela 5.2.0 answered
+    text = f"""(float[1, 8, 8, 16] x) => (float[A, B, C, D] y)
+        <int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] two = {{2}}, int64[1] last = {{3}}, int64[1] far = {{9}}>
+        {{ y = {node} }}"""
+    for target in ("ethos-u65", "ethos-u85"):
+        found = blockers(model_of(text, opset=13), load_target(target))
+        assert ([row[2] for row in rows(found)], found.unknown) == (node.split()[:1] * (not is_taken), ())
+
+
+@pytest.mark.parametrize(
+    ("inputs", "where", "is_taken"),
+    [
+        ("x, x, c", 'computed = ["data_0"]', False),
+        ("x, x", 'computed = ["data_0"]', True),
+        ("x, x, c", 'constant = ["data_0"]', True),
+        ("x, x", 'constant = ["data_0"]', False),
+    ],
+)
+def test_a_condition_is_about_all_inputs_of_a_name(tmp_path: Path, inputs: str, where: str, is_taken: bool) -> None:
+    path = tmp_path / "target.toml"
+    path.write_text(f"""name = "one"
+        description = "One."
+        [sources.manual]
+        title = "Manual"
+        date = 2026-11-30
+        [[operators.facts]]
+        is = "allowed"
+        names = ["Max"]
+        source = "manual"
+        where = {{ {where} }}""")
+    text = f"(float[2] x) => (float[2] y) <float[2] c = {{0, 1}}> {{ y = Max ({inputs}) }}"
+    assert (not rows(blockers(model_of(text), load_target(path)))) is is_taken
+
+
 def test_a_dtype_that_the_caller_may_not_get_is_free_within_the_model(tmp_path: Path) -> None:
     text = model_of("""(float[2] x) => (int64[2] given, float[2] back) {
         [given] given = Cast <to = 7> (x)

@@ -11,13 +11,15 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from builders import model_of
 
 import graphkit.judges
 from graphkit import blockers
 from graphkit.errors import UsageError
 from graphkit.judges import Answer, Judge, measure
-from graphkit.judges.cases import Case, Observation, distinct_cases, library_cases, varied_cases
+from graphkit.judges.cases import Case, Observation, distinct_cases, library_cases, model_cases, varied_cases
 from graphkit.judges.measure import fit_fact, measure_target, target_text
+from graphkit.shapes import infer
 from graphkit.targets import load_target
 
 Run = Callable[..., tuple[object, str, str]]
@@ -135,11 +137,40 @@ def test_a_condition_is_written_as_narrow_as_it_was_fitted() -> None:
     assert (fact.conditions, fact.wrong) == (({"dtypes": ("bool",)},), 1)
 
 
-def test_what_no_condition_tells_apart_is_unknown() -> None:
-    fact = fit_fact([seen(), seen(taken=False)] * 5)
-    assert fact is not None
-    assert fact.verdict == "unknown"
+def test_what_no_condition_tells_apart_is_unknown_unless_nearly_all_are_refused() -> None:
+    for refused, verdict in ((2, "unknown"), (6, "refused")):
+        fact = fit_fact([seen(), *[seen(taken=False)] * refused])
+        assert fact is not None
+        assert fact.verdict == verdict
     assert fit_fact([seen(taken=None)]) is None  # type: ignore[arg-type]
+
+
+def test_a_condition_may_lose_what_another_one_takes_up() -> None:
+    planes, lines = ((1, 64), (1, 2, 4, 8)), ((1, 32), (1, 8, 1, 4))
+    observations = [seen(dims=planes)] * 9 + [seen(dims=lines, readers="Mul")] * 9 + [seen(dims=lines, taken=False)] * 6
+    fact = fit_fact(observations)
+    assert fact is not None
+    assert (fact.conditions, fact.wrong) == (({"readers": "Mul"}, {"planes_of": 8}), 0)
+
+
+def test_what_folding_makes_constant_is_so_in_a_case_and_what_it_removes_is_none() -> None:
+    model = model_of(
+        """(float[2, 3] x) => (float[3, 2] y) <float[3] w = {1, 2, 3}> {
+            same = Identity (w) sum = Add (x, same)
+            size = Shape (x) axis = Constant <value_ints = [1, 0]> () dims = Gather (size, axis)
+            y = Reshape (sum, dims) }"""
+    )
+    cases = [case for _, case in model_cases(infer(model))]
+    constant = {case.node.op_type: case.observe().constant for case in cases}
+    assert constant == {"Add": ("B",), "Reshape": ("shape",)}
+    shape = cases[1].operands[1]
+    assert shape is not None
+    assert shape.elements().tolist() == [3, 2]
+
+
+def test_outputs_that_a_test_of_the_library_leaves_out_are_there_as_in_exports() -> None:
+    assert {len([*filter(None, case.node.output)]) for case in library_cases() if case.node.op_type == "LSTM"} >= {2}
+    assert all(all(case.node.output) for case in library_cases() if case.node.op_type in ("GRU", "LSTM"))
 
 
 @pytest.mark.slow
@@ -252,8 +283,8 @@ def test_equal_nodes_in_equal_places_count_as_often_as_they_occur(judge: Judge, 
 
 def test_a_node_in_its_place_says_more_than_an_equal_one_alone() -> None:
     placed = [seen(readers="Add")]
-    alone = [seen(taken=False), seen(rank=3, taken=False)]
-    assert measure.strongest(alone, placed) == [placed[0], alone[1]]
+    alone = [seen(taken=False), seen(rank=3, taken=False), seen(values={"S": 2}, taken=False)]
+    assert measure.strongest(alone, placed) == [placed[0], *alone[1:]]
 
 
 def test_steps_of_one_are_varied() -> None:
