@@ -363,16 +363,15 @@ def _condition_holds(node: Node, condition: Condition, shapes: Shapes) -> bool |
     """Return whether a condition holds of a node, None where that is not known."""
     static = shapes.model.shape_tensors.static
     parts: list[bool | None] = [_has_attribute(node, name, value) for name, value in condition.attributes.items()]
-    for name in condition.constant:
-        given = _named_inputs(node, name)
-        parts.append(not given or any(value in static or _rests_on_shapes(value, shapes) for value in given))  # folded
+    for name in condition.constant:  # once folded
+        found = [value in static or _rests_on_shapes(value, shapes) for value in _named_inputs(node, name)]
+        parts.append(not found or any(found))
     for name, number in condition.values.items():  # an input that is left out is an attribute, or has its default
         value = _named_input(node, name)
         elements = node.attr(name, tuple) or (number,) if value is None else shapes[value].elements
         parts.append(bool(elements) and all(element == number for element in elements or ()))
     for name, op in condition.producers.items():
-        value = _named_input(node, name)
-        parts.append(value is not None and value.producer is not None and value.producer.operator == op)
+        parts.append(op in [value.producer.operator for value in _named_inputs(node, name)[:1] if value.producer])
     if condition.readers:
         is_output = any(value in node.scope.outputs for value in node.outputs)
         parts.append(not is_output and _is_read_by(node, condition.readers))
@@ -456,8 +455,8 @@ def _named_inputs(node: Node, name: str) -> list[Value]:
     schema = _operator_schema(node.op_type, node.scope.opset(node.domain), node.domain)
     names = [] if schema is None else [formal.name for formal in schema.inputs]
     index = int(name) if name.isdecimal() else names.index(name) if name in names else len(node.inputs)
-    is_last = schema is not None and name == names[-1] and schema.inputs[index].option.name == "Variadic"
-    return [value for value in node.inputs[index : None if is_last else index + 1] if value is not None]
+    several = schema is not None and name in names[-1:] and schema.max_input > len(names)
+    return [value for value in node.inputs[index : None if several else index + 1] if value is not None]
 
 
 def _named_output(node: Node, name: str) -> Value | None:

@@ -332,6 +332,7 @@ def test_ethos_u_takes_what_depends_on_an_axis(node: str, is_taken: bool) -> Non
         ("x, x", 'computed = ["data_0"]', True),
         ("x, x, c", 'constant = ["data_0"]', True),
         ("x, x", 'constant = ["data_0"]', False),
+        ("x, c", 'producers = { data_0 = "Abs" }', False),
     ],
 )
 def test_a_condition_is_about_all_inputs_of_a_name(tmp_path: Path, inputs: str, where: str, is_taken: bool) -> None:
