@@ -392,7 +392,7 @@ def _make_table(host_input: HostInput, setting: Setting, by: By, arrays: list[np
         slots = [axis for axis, seen in enumerate(sizes) if len(set(seen)) > 1]
         if slots:
             if not host_input.is_mask or len(slots) > 1:
-                raise UsageError(f"'{host_input.source.value.name}' is as long as the cache, and is not a mask")
+                raise UsageError(f"'{host_input.source.value.name}' is as long as the cache, and not added to scores")
             arrays = [_in_slots(array, slots[0], past, setting) for past, array in enumerate(arrays)]
     else:
         lengths = [axis for axis, dim in enumerate(host_input.declared.dims) if _is_source(Expr.of(dim), setting)]

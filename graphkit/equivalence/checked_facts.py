@@ -11,6 +11,7 @@ large tensor is made of zeros where the node is run.
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
@@ -38,7 +39,7 @@ from graphkit.runtime.session import Feed, SmallModel, run_small_models
 from graphkit.shapes import Expr, Shapes
 from graphkit.shapes.constraints.node_constraints import Values, size_column
 from graphkit.symbolic.expr import INF, Symbol
-from graphkit.symbolic.relations import Requirement
+from graphkit.symbolic.relations import Relation, Requirement
 
 MAX_NUMBERS = 30  # of a constant, near which sizes are tried
 MAX_CONSTANT = 1 << 12  # bytes of a constant that a node reads as it is
@@ -88,7 +89,7 @@ class _Claim:
     Attributes:
         constants: The inputs that are small constants, as the model has them.
         limits: Up to which numbers its rule holds.
-        equal: What must be equal for it to run.
+        equal, meant: What must be equal for it to run, and what must be where nothing is empty or broadcast.
         is_needed: Whether elements that are known depend on it.
         held: At how many sizes it held.
         failure: Why it does not run at others.
@@ -102,6 +103,7 @@ class _Claim:
     constants: Mapping[int, TensorProto]
     limits: tuple[Requirement, ...]
     equal: tuple[Requirement, ...]
+    meant: tuple[Relation, ...]
     is_needed: bool
     held: int = 0
     failure: str = ""
@@ -267,10 +269,13 @@ def _sized_expressions(exprs: Iterable[Expr], values: Values) -> Iterator[Expr]:
 
 def _claims_of(reading: Reading, shapes: Shapes) -> Iterator[_Claim]:
     """Yield what is said of the nodes of a model that run, but for constants and nodes with bodies."""
-    noted: dict[Node, tuple[list[Requirement], list[Requirement]]] = {}
+    noted: dict[Node, tuple[list[Requirement], ...]] = defaultdict(lambda: ([], []))
+    meant: dict[Node, list[Relation]] = defaultdict(list)
     for place, requirements in enumerate((shapes.limits, shapes.equalities)):
         for each in requirements:
-            noted.setdefault(each.node, ([], []))[place].append(each)
+            noted[each.node][place].append(each)
+    for node, precondition in shapes.preconditions[0]:
+        meant[node] += (Relation.equal(*pair) for pair in precondition.equalities())
     first = {value: tensor for value in reading.values if (tensor := shapes.first.get(value)) is not None}
     told = [value for value, tensor in first.items() if _has_elements(tensor)]
 
@@ -290,10 +295,10 @@ def _claims_of(reading: Reading, shapes: Shapes) -> Iterator[_Claim]:
         if (known := seen.get(key)) is not None:  # which has the very same facts
             known.is_needed |= node in needed
             continue
-        limits, equal = noted.get(node, ((), ()))
         bare = (None if each is None else _bare_constant(reading.model, each) for each in constants)
         held = {at: each for at, each in enumerate(bare) if each is not None}
-        claim = _Claim(node, inputs, outputs, held, tuple(limits), tuple(equal), is_needed=node in needed)
+        limits, equal = map(tuple, noted[node])
+        claim = _Claim(node, inputs, outputs, held, limits, equal, tuple(meant[node]), node in needed)
         seen[key] = claim
     yield from (claim for claim in seen.values() if claim.told and claim.says_something)
 
@@ -362,7 +367,8 @@ def _sizes_of(claim: _Claim, values: Values) -> Iterator[Sizes]:
     for several in chain([values], _equalise_sizes(claim, values)):
         weights = claim.weights(several)
         rows, steps = np.flatnonzero(claim.legal(several, weights)), weights[1]
-        for row in (rows[np.argsort(steps[rows], kind="stable")] if steps[0] > STEPS / TIMES else rows).tolist():
+        most = sum(ROUNDS[:2]) if claim.meant and several is values else None  # then those that were made to be equal
+        for row in (rows[np.argsort(steps[rows], kind="stable")] if steps[0] > STEPS / TIMES else rows)[:most].tolist():
             found = tuple(int(sizes[row]) for sizes in several.columns.values())
             if found not in seen:
                 seen.add(found)
@@ -371,9 +377,9 @@ def _sizes_of(claim: _Claim, values: Values) -> Iterator[Sizes]:
 
 def _equalise_sizes(claim: _Claim, values: Values) -> Iterator[Values]:
     """Yield sizes of which one was changed, such that two expressions are equal that must be."""
-    for row in range(values.count if claim.equal else 0):
+    for row in range(values.count if claim.equal or claim.meant else 0):
         sizes = {name: int(several[row]) for name, several in values.columns.items()}
-        for equal in claim.equal:
+        for equal in (*claim.equal, *claim.meant):
             names = sorted((equal.left.symbols | equal.right.symbols) & sizes.keys())
             name = names[row % len(names)] if names else ""
             if not name or len([*_sized_expressions((equal.left, equal.right), values)]) < 2:

@@ -746,7 +746,7 @@ def test_a_mask_of_a_source_may_be_subtracted(tmp_path: Path) -> None:
 
 
 def test_a_mask_over_a_cache_that_is_subtracted_is_declined(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="'amount' is as long as the cache, and is not a mask"):
+    with pytest.raises(UsageError, match="'amount' is as long as the cache, and not added to scores"):
         lowered(decoder(SUBTRACTED.replace("%HIDDEN%", "future")), tmp_path)
 
 

@@ -19,6 +19,8 @@ from graphkit.ops.rule_context import InferenceContext, Rule
 from graphkit.ops.tensor import Tensor, array_of
 from graphkit.runtime.session import SmallModel
 from graphkit.shapes import Expr, infer
+from graphkit.shapes.constraints.node_constraints import Values, size_column
+from graphkit.symbolic.expr import Symbol
 
 CASES = {
     "Add": "t = Add (s, k) y = Slice (x, z, t)",
@@ -192,6 +194,27 @@ def test_a_node_that_cannot_be_compared_proves_nothing_of_integers(monkeypatch: 
     found = check_equivalence(made, fold(made).model)
     assert not found.proven
     assert "was not compared: it ran at 0 of 8 sizes: it does not load" in str(found)
+
+
+def test_dims_that_must_be_equal_unless_something_is_empty_are_made_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a Concat has them; none of the sizes that are drawn are."""
+    made = model(
+        """g (float[n, c, p, 5] x, float[n, 2, 1, 5] z) => (float[k] y) {
+            r = Slice (x, one, end, two) a = Concat <axis = 2> (r, z) s = Shape (a)
+            m = ReduceProd <keepdims = 1> (s) y = Reshape (a, m)
+        }""",
+        one=[1],
+        two=[2],
+        end=[1 << 40],
+    )
+
+    def drawn(symbols: Sequence[Symbol], *_: object) -> Values:
+        return Values({each.name: size_column([*range(3, 83)]) for each in symbols})
+
+    monkeypatch.setattr(checked_facts, "_draw_sizes", drawn)
+    forget()
+    found = check_equivalence(made, fold(made).model)
+    assert found.is_proven, found
 
 
 def test_what_is_known_of_few_sizes_is_compared_at_all_of_them() -> None:
