@@ -43,7 +43,7 @@ from graphkit.symbolic.relations import Relation, Requirement
 
 MAX_NUMBERS = 30  # of a constant, near which sizes are tried
 MAX_CONSTANT = 1 << 12  # bytes of a constant that a node reads as it is
-BYTES, STEPS = 1 << 20, 1 << 22  # of the tensors around a node, and of its work, where it can be as small
+BYTES, STEPS = 1 << 20, 1 << 20  # of the tensors around a node, and of its work, where it can be as small
 MAX_BYTES, MAX_STEPS = 1 << 27, 1 << 29  # above which the dims are compared that onnxruntime infers when it loads it
 UNTOUCHED = 1 << 11  # bytes of zeros of which nothing is read, to count for one
 TIMES = 32  # as much as at its least sizes
@@ -362,17 +362,27 @@ def _draw_sizes(symbols: Sequence[Symbol], numbers: set[int], is_of_numbers: boo
 
 
 def _sizes_of(claim: _Claim, values: Values) -> Iterator[Sizes]:
-    """Yield the sizes at which a claim is tried, each once: those that were drawn, then some that make it run."""
-    seen = set[tuple[int, ...]]()
+    """Yield the sizes at which a claim is tried, each once: those that were drawn, then some that make it run.
+
+    Of sizes that give the node the same dims and numbers, all but the first come last.
+    """
+    seen, fed, again = set[tuple[int, ...]](), set[tuple[int, ...]](), list[Sizes]()
     for several in chain([values], _equalise_sizes(claim, values)):
         weights = claim.weights(several)
         rows, steps = np.flatnonzero(claim.legal(several, weights)), weights[1]
-        most = sum(ROUNDS[:2]) if claim.meant and several is values else None  # then those that were made to be equal
-        for row in (rows[np.argsort(steps[rows], kind="stable")] if steps[0] > STEPS / TIMES else rows)[:most].tolist():
-            found = tuple(int(sizes[row]) for sizes in several.columns.values())
-            if found not in seen:
-                seen.add(found)
+        read = [several.of(expr) for expr in _sized_expressions(_tensor_expressions(claim.read), several)]
+        for row in (rows[np.argsort(steps[rows], kind="stable")] if steps[0] > STEPS / TIMES else rows).tolist():
+            sizes = tuple(int(column[row]) for column in several.columns.values())
+            given = tuple(int(column[row]) for column in read)
+            if sizes not in seen and given in fed:
+                again.append((several, row))
+            elif sizes not in seen:
+                fed.add(given)
                 yield several, row
+            seen.add(sizes)
+            if claim.meant and several is values and len(fed) == sum(ROUNDS[:2]):
+                break  # next are those that were made to be equal
+    yield from again
 
 
 def _equalise_sizes(claim: _Claim, values: Values) -> Iterator[Values]:

@@ -7,6 +7,7 @@ array comes, so that a process starts quickly.
 from __future__ import annotations
 
 import itertools
+import math
 import mmap
 import os
 import weakref
@@ -102,7 +103,7 @@ class Arena:
         def take(place: Json, dtype: np.dtype, shape: list[int]) -> np.ndarray:
             assert isinstance(place, (int, list))
             arena, offset = (self, place) if isinstance(place, int) else (self._block_of(*place[:2]), place[2])
-            size = dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+            size = dtype.itemsize * math.prod(shape)
             view: np.ndarray = np.ndarray(shape, dtype, arena._map_bytes(offset + size, grow=False), offset)
             return view.copy() if copy else view
 
@@ -189,7 +190,7 @@ def encode_value(value: object, place: Callable[[np.ndarray], Json]) -> Json:
     import numpy as np
 
     if value is None or isinstance(value, (bool, int, float, str)):
-        return {"plain": value}
+        return value
     if isinstance(value, np.ndarray):
         if value.dtype.kind == "O":
             strings = value.ravel().tolist()
@@ -199,7 +200,7 @@ def encode_value(value: object, place: Callable[[np.ndarray], Json]) -> Json:
         name = value.dtype.name if value.dtype.isbuiltin == USER_DEFINED else value.dtype.str
         return {"array": place(value), "dtype": name, "shape": list(value.shape)}
     if isinstance(value, (list, tuple)):
-        return {"list": [encode_value(member, place) for member in value]}
+        return [encode_value(member, place) for member in value]
     if isinstance(value, Mapping):
         return {"dict": [[encode_value(key, place), encode_value(member, place)] for key, member in value.items()]}
     if isinstance(value, np.generic):
@@ -211,18 +212,17 @@ def decode_value(encoded: Json, take: Callable[[Json, np.dtype, list[int]], np.n
     """Return the value that `encode` made JSON of."""
     import numpy as np
 
-    assert isinstance(encoded, dict)
+    if isinstance(encoded, list):
+        return [decode_value(member, take) for member in encoded]
+    if not isinstance(encoded, dict):
+        return encoded
     if "array" in encoded:
         return take(encoded["array"], _numpy_dtype(encoded["dtype"]), encoded["shape"])
     if "strings" in encoded:
         strings = np.empty(len(encoded["strings"]), dtype=object)
         strings[:] = encoded["strings"]
         return strings.reshape(encoded["shape"])
-    if "dict" in encoded:
-        return {decode_value(key, take): decode_value(member, take) for key, member in encoded["dict"]}
-    if "list" in encoded:
-        return [decode_value(member, take) for member in encoded["list"]]
-    return encoded["plain"]
+    return {decode_value(key, take): decode_value(member, take) for key, member in encoded["dict"]}
 
 
 def _numpy_dtype(name: str) -> np.dtype:

@@ -187,6 +187,29 @@ def test_a_node_beside_a_large_weight_is_run_where_its_sizes_are_small(monkeypat
     assert is_large["Gather"] is False
 
 
+def test_a_node_is_run_with_other_dims_at_each_size_where_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the cheapest sizes all give it one row."""
+    made = model(
+        "g (float[n, 256] x) => (float[k, 2048] y) { part = Slice (x, k0, k9999, k0, k32) y = MatMul (part, w) }",
+        k0=[0],
+        k9999=[9999],
+        k32=[32],
+        w=np.zeros((256, 2048)),
+    )
+    rows = dict[str, list[int]]()
+
+    def watch(claim: checked_facts._Claim, tried: Sequence[checked_facts.Sizes]) -> list[SmallModel]:
+        found = make(claim, tried)
+        rows[claim.node.op_type] = [feed["0/0"][1][0] for _, feeds in found for feed in feeds if feed]
+        return found
+
+    make = checked_facts._small_models
+    monkeypatch.setattr(checked_facts, "_small_models", watch)
+    forget()
+    assert check_equivalence(made, made.with_proto(made.proto)).is_proven
+    assert len({*rows["MatMul"]}) == LEAST_SIZES
+
+
 def test_a_node_that_cannot_be_compared_proves_nothing_of_integers(monkeypatch: pytest.MonkeyPatch) -> None:
     made = of(CASES["Add"])
     monkeypatch.setattr(checked_facts, "run_small_models", lambda models: ["it does not load"] * len(models))
