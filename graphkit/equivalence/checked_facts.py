@@ -298,7 +298,7 @@ def _claims_of(reading: Reading, shapes: Shapes) -> Iterator[_Claim]:
         bare = (None if each is None else _bare_constant(reading.model, each) for each in constants)
         held = {at: each for at, each in enumerate(bare) if each is not None}
         limits, equal = map(tuple, noted[node])
-        claim = _Claim(node, inputs, outputs, held, limits, equal, tuple(meant[node]), node in needed)
+        claim = _Claim(node, inputs, outputs, held, limits, equal, meant=tuple(meant[node]), is_needed=node in needed)
         seen[key] = claim
     yield from (claim for claim in seen.values() if claim.told and claim.says_something)
 
