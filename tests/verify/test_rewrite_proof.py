@@ -489,3 +489,28 @@ def test_inputs_that_no_array_can_hold_are_named_and_nothing_is_proven() -> None
     found = proof(huge, huge)
     assert found.failures == ("the original runs at no sizes that were tried, so nothing is proven",)
     assert found.skipped[0].reason == "no input can be made for it: [0, 4611686018427387904, 8] is too large"
+
+
+GELU = """g (float[n, 64] x, float[m, 64] more) => (float[k, 64] y) {
+    c = Concat <axis = 0> (more, x) d = Div (c, root) e = Erf (d) f = Add (e, one) g = Mul (c, f) y = Mul (g, half)
+}"""
+
+
+def test_what_the_default_level_rounds_is_compared_as_it_is_written_at_dims_of_0(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each model is loaded once more at most: normal forms say the rest."""
+    loaded = []
+    session = TwoModels._session
+
+    def watch(two: TwoModels, index: int, *, optimize: bool) -> object:
+        loaded.append((index, optimize))
+        return session(two, index, optimize=optimize)
+
+    monkeypatch.setattr(TwoModels, "_session", watch)
+    original = model(GELU, root=np.float32(1.4142135), one=np.float32(1), half=np.float32(0.5))
+    proof = verify_rewrite(original, original.with_proto(original.proto))
+    assert proof.passed
+    assert proof.equivalence is not None
+    assert proof.equivalence.is_exact
+    assert loaded == [(1, True), (0, False), (1, False)]
