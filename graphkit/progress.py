@@ -143,19 +143,6 @@ def check_stopped() -> None:
 
 
 @contextlib.contextmanager
-def ended_by_interrupt() -> Iterator[None]:
-    """Let Ctrl+C end the block inside, which has nothing else to end it, such as a server."""
-    before = signal.getsignal(signal.SIGINT)
-    if before is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        with contextlib.suppress(KeyboardInterrupt):
-            yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@contextlib.contextmanager
 def hold_signals() -> Iterator[None]:
     """Hold back signals that end the process until the block inside is done."""
     if threading.current_thread() is not threading.main_thread():

@@ -568,7 +568,6 @@ def shape_row(name: str, dtype: str, shape: Sequence[object]) -> Row:
 
 
 def _docstring_text(text: str) -> str:
-    """Return text as part of a docstring of Python."""
     return comment_text(text).replace("\\", r"\\").replace('"', r"\"")
 
 

@@ -167,7 +167,6 @@ class ModelDiff(Result):
             yield f"The bytes of {weights} are missing, and were not compared."
 
     def _section_sentences(self) -> Iterator[str]:
-        """Yield the number of differences of each section."""
         nodes = [f"{len(changes):,} {name}" for name, changes in vars(self.nodes).items() if changes]
         for section in self.differing:
             counts = ", ".join(nodes) if section == "nodes" else f"{self._count(section):,}"

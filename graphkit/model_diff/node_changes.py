@@ -333,7 +333,6 @@ def _weight_text(value: Value) -> str:
 
 
 def _has_values(value: Value) -> bool:
-    """Whether the text of a constant has its values."""
     tensor = tensor_of(value) if value.sparse is None else None
     return tensor is not None and bool(values_text(tensor))
 

@@ -176,7 +176,6 @@ def _per_result(count: int, *optional: int) -> Rule:
 
 
 def _per_element(count: int, *optional: int) -> Rule:
-    """Return the same for each element of the input."""
     return lambda node: _count_elements(node) * (count + sum(map(node.has, optional)))
 
 

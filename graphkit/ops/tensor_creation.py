@@ -151,11 +151,11 @@ def one_hot(ctx: InferenceContext) -> Tensor:
     """Insert the depth into the dims of the indices; where these are numbers, put the second value at each."""
     dims, data = ctx.dims(), ctx.data(1)
     place = ctx.axis(ctx.attr("axis", -1), len(dims) + 1)
-    depth = data.ravel()[0] if data is not None and data.size else None
+    depth = data.ravel()[0] if data is not None and data.size == 1 else None
     depth = int(depth) if isinstance(depth, float) else depth
     new = Expr.of(depth) if isinstance(depth, (int, Expr)) else ctx.unknown_value(1)
     indices, size, values, data = element_numbers(ctx.tensor()), new.constant or 0, ctx.data(2), None
-    if indices is not None and (indices >= 0).all() and 0 < size * (indices.size + 1) <= MAX_ELEMENTS:
+    if indices is not None and indices.ndim and (indices >= 0).all() and 0 < size * (indices.size + 1) <= MAX_ELEMENTS:
         is_hot = np.moveaxis(np.equal.outer(indices, np.arange(size)), -1, place)
         data = values.ravel()[is_hot.astype(int)] if values is not None and values.size == 2 else None
     return Tensor(ctx.tensor(2).dtype, [*dims[:place], new, *dims[place:]], data)

@@ -65,7 +65,6 @@ def _first_axis_slices(weight: np.ndarray) -> Iterator[slice]:
 
 
 def _factor_part(factor: np.ndarray, part: slice) -> np.ndarray:
-    """Return the part of a factor that applies to a part of the weight."""
     return factor if factor.shape[0] == 1 else factor[part]
 
 

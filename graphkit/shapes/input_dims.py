@@ -192,7 +192,6 @@ def declared_texts(model: Model) -> Iterator[tuple[str, tuple[Dim, ...] | None]]
 
 
 def _named_dims(model: Model) -> Iterator[tuple[Place, str]]:
-    """Yield the dims that are names, and the name of each."""
     dims_of = ((name, enumerate(dims or ())) for name, dims in declared_texts(model))
     texts = [((name, axis), dim) for name, dims in dims_of for axis, dim in dims if isinstance(dim, str)]
     names = {text for _, text in texts}

@@ -575,7 +575,7 @@ def test_findings_and_blockers_that_are_more_or_less_are_told() -> None:
     options = DiffOptions(target="ethos-u65")
     found, back = diff(a, b, options), diff(b, a, options)
     told = [f"{each.text} {each.before} -> {each.after}" for each in found.blockers]
-    assert told == ["ethos-u65 refuses 2 nodes: dynamic dims 1 -> 2"]
+    assert told == ["ethos-u65 refuses 2 nodes: dynamic dims 1 -> 2", "ethos-u65 refuses 1 node: Det 0 -> 1"]
     assert [each.is_worse for each in back.blockers] == [False] * len(told)
     assert (found.failing(("findings", "blockers")), back.failing(("findings", "blockers"))) == (("blockers",), ())
     assert diff(a, b).blockers == ()

@@ -85,7 +85,7 @@ def checked(listed: list[Case], *, has_sizes: bool) -> tuple[int, int, list[str]
 def test_numbers_at_the_ends_of_dtypes(operator: str) -> None:
     known, compared, wrong = checked(list(cases(operator, 6, how_many(2, 5))), has_sizes=False)
     assert not wrong, wrong[0]
-    assert compared or not known or operator == "Constant"
+    assert compared or not known or operator in ("Constant", "OneHot")  # which it has for few dtypes
     assert compared or operator not in {*COMPUTED, *OTHERS}
 
 
