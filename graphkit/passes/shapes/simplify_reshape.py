@@ -429,7 +429,7 @@ class MoveReshapeBeforeTranspose(NodeRewrite):
             return
         source, perm = transpose.operand(0), transpose.attr("perm", tuple)
         before, after = editor.shapes[turned].dims, editor.shapes[out].dims
-        if perm is None or before is None or after is None or node.scope.opset() < RESHAPE_SINCE:
+        if perm is None or before is None or not after or node.scope.opset() < RESHAPE_SINCE:
             return
         first = source.producer
         is_merged = first is not None and first.is_op(*RESHAPING) and editor.only_reader(source) is transpose

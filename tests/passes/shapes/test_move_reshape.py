@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from onnx import numpy_helper, parser
 from properties import examples
@@ -127,6 +127,7 @@ FACTORS = {1: [[1], [1, 1], []], 2: [[2], [2, 1]], 3: [[3]], 4: [[4], [2, 2]], 6
 
 @examples(40, 400)
 @given(reshaped_transposes())
+@example(([1, 1], [0, 1], []))
 def test_elements_stay_where_they_are(case: tuple[list[int], list[int], list[int]]) -> None:
     dims, perm, last = case
     model = turned(dims, perm, last, f"float[{math.prod(dims)}]", f"float{last}" if last else "float")
