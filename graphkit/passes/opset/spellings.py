@@ -103,7 +103,6 @@ def _attributes_to_integers(*names: str) -> Adapter:
 
 
 def _attributes_to_floats(**indices: int) -> Adapter:
-
     def adapt(draft: Draft) -> None:
         for name, index in indices.items():
             if (number := draft.take_attribute(name)) is not None:
