@@ -326,21 +326,6 @@ class RewriteVerifier:
                 again = repeat_calls(ran, lambda run: plain.run(two.known(run)))
                 agrees = all(o.error is None and all(each.within(0.0) for each in o.differences) for o in again)
         return agrees, taken
-        self._tell_step(0.9, "loading the original, to see what it gives with dims of 0")
-        with suppress(ModelError):
-            session = two.original()
-            found = [*repeat_calls(record.empty, lambda run: session.run(two.feed(run)))]
-            for run in record.refused:
-                with suppress(RunError):
-                    session.run(two.feed(run))
-                    taken[join_words(run.empty)] = None
-            agrees = all(difference.within(0.0) for outcome in found for difference in outcome.differences)
-            if not agrees:  # the default level may have rounded
-                plain = two.rewritten_session()
-                ran = [replace(outcome.call, expected=outcome.actual) for outcome in found if outcome.error is None]
-                again = repeat_calls(ran, lambda run: plain.run(two.known(run)))
-                agrees = all(o.error is None and all(each.within(0.0) for each in o.differences) for o in again)
-        return agrees, taken
 
     def _tell_step(self, share: float, step: str) -> None:
         self.progress(with_share(share, f"proving: {step}"))
