@@ -87,7 +87,7 @@ def _find_masks(past: Value) -> Iterator[Value | Node]:
     seen, pending = {past}, [past]
     while pending:
         for node, index in pending.pop().consumers:
-            if node.is_op("Softmax") and index == 0:
+            if node.is_op("Softmax"):
                 yield _without_sinks(node.operand(0))
             elif node.operator in SCORE_BIASES:
                 yield node

@@ -149,15 +149,16 @@ def top_k(ctx: InferenceContext) -> list[Tensor]:
 
 def one_hot(ctx: InferenceContext) -> Tensor:
     """Insert the depth into the dims of the indices; where these are numbers, put the second value at each."""
-    dims, data = ctx.dims(), ctx.data(1)
+    dims, given, values = ctx.dims(), ctx.data(1), ctx.data(2)
     place = ctx.axis(ctx.attr("axis", -1), len(dims) + 1)
-    depth = data.ravel()[0] if data is not None and data.size == 1 else None
+    depth = given.ravel()[0] if given is not None and given.size == 1 else None
     depth = int(depth) if isinstance(depth, float) else depth
     new = Expr.of(depth) if isinstance(depth, (int, Expr)) else ctx.unknown_value(1)
-    indices, size, values, data = element_numbers(ctx.tensor()), new.constant or 0, ctx.data(2), None
-    if indices is not None and indices.ndim and (indices >= 0).all() and 0 < size * (indices.size + 1) <= MAX_ELEMENTS:
-        is_hot = np.moveaxis(np.equal.outer(indices, np.arange(size)), -1, place)
-        data = values.ravel()[is_hot.astype(int)] if values is not None and values.size == 2 else None
+    indices, size, data = element_numbers(ctx.tensor()), new.constant or 0, None
+    if indices is not None and indices.ndim and values is not None and 0 < size * (indices.size + 1) <= MAX_ELEMENTS:
+        from_start = np.where(indices < 0, indices + size, indices)
+        is_hot = np.moveaxis(np.equal.outer(from_start, np.arange(size)), -1, place)
+        data = values.ravel()[is_hot.astype(int)] if values.size == 2 else None
     return Tensor(ctx.tensor(2).dtype, [*dims[:place], new, *dims[place:]], data)
 
 

@@ -201,7 +201,7 @@ class Inputs:
         )
         is_followed = any((kind := self.declared[name]) is not None and kind.dtype in INTEGERS for name in known)
         largest = self.largest if is_followed else 0
-        facts = (self.symbolic, self.ranges, self.numbers, self._least)
+        facts = (self.symbolic, self.symbols, self.numbers)
         return *(frozenset(each.items()) for each in facts), largest
 
     def copy(self) -> Inputs:

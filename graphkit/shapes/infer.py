@@ -505,8 +505,8 @@ def share_tensor(tensor: Tensor) -> Tensor:
         key = tensor.dtype, tensor.dims, tensor.reason
     elif type(tensor) is Tensor and not tensor.is_unread and (data := tensor.data) is not None:
         elements = tuple(data.ravel().tolist()) if data.size <= MAX_COMPARED else (None,)
-        if COMPARED.issuperset(kinds := tuple(map(type, elements))):
-            key = tensor.dtype, tensor.dims, tensor.reason, data.shape, elements, kinds
+        if COMPARED.issuperset(map(type, elements)):
+            key = tensor.dtype, tensor.dims, tensor.reason, data.shape, elements
     if key is None:
         return tensor
     if len(_TENSORS) >= MAX_KNOWN:
@@ -528,15 +528,12 @@ def keep_results(
     notes = ctx.notes
     if len(notes.reasons) > symbols or len(notes.findings) > mark[0]:
         return
-    given = [each for each in ctx.inputs if each is not None]
-    reasons = {"", *(each.reason for each in given)}
-    if any(type(each) is not Tensor or each.is_unread for each in (*given, *results)):
+    if any(type(each) is not Tensor or each.is_unread for each in (*ctx.inputs, *results) if each is not None):
         return  # it would keep its model
-    if all(each.reason in reasons for each in results):
-        noted = [(at, _without_node(each)) for at, listed in enumerate(notes.lists) for each in listed[mark[at] :]]
-        if len(KNOWN_RESULTS) >= MAX_KNOWN:
-            KNOWN_RESULTS.clear()
-        KNOWN_RESULTS[key] = Known(tuple(ctx.inputs), results, noted)
+    noted = [(at, _without_node(each)) for at, listed in enumerate(notes.lists) for each in listed[mark[at] :]]
+    if len(KNOWN_RESULTS) >= MAX_KNOWN:
+        KNOWN_RESULTS.clear()
+    KNOWN_RESULTS[key] = Known(tuple(ctx.inputs), results, noted)
 
 
 def _without_node(noted: Any) -> Any:

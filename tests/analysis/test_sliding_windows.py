@@ -116,6 +116,12 @@ def test_what_does_not_hide_for_sure_is_no_window(changes: Mapping[str, str]) ->
     assert graphkit.kv_cache(Model.from_proto(proto)).windows == ()
 
 
+def test_a_mask_says_nothing_of_values_that_probabilities_meet_by_their_other_axis() -> None:
+    turned = 'other = Transpose <perm = [0, 1, 3, 2]> (p)\n    mixed = MatMul (other, "present.0.value")'
+    proto = decoder("window", changes={'mixed = MatMul (p, "present.0.value")': turned})
+    assert windows(Model.from_proto(proto)) == {"past_key_values.0.key": WINDOW}
+
+
 @pytest.mark.parametrize(("read", "window"), [("present_key", 7), ("joined", 8)])
 def test_a_step_sees_what_a_cut_cache_keeps_and_the_new_token_too_where_it_reads_it_before(
     read: str, window: int

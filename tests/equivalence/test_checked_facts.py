@@ -222,7 +222,7 @@ def test_a_node_that_cannot_be_compared_proves_nothing_of_integers(monkeypatch: 
 def test_dims_that_must_be_equal_unless_something_is_empty_are_made_equal(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a Concat has them; none of the sizes that are drawn are."""
     made = model(
-        """g (float[n, c, p, 5] x, float[n, 2, 1, 5] z) => (float[k] y) {
+        """g (float[1, c, p, 5] x, float[1, 2, 1, 5] z) => (float[k] y) {
             r = Slice (x, one, end, two) a = Concat <axis = 2> (r, z) s = Shape (a)
             m = ReduceProd <keepdims = 1> (s) y = Reshape (a, m)
         }""",

@@ -88,3 +88,12 @@ def test_an_inference_is_shared_by_inputs_with_the_same_largest_number_alone() -
     negated = model("g (int64[1] n) => (int64[1] y) { y = Neg (n) }")
     found = [infer_from(negated, Inputs(negated, largest=most))["y"].data[0] for most in (9, 99, 9)]
     assert [upper(each) for each in found] == [10, 100, 10]
+
+
+def test_an_inference_is_shared_by_inputs_whose_symbols_have_the_same_bounds_alone() -> None:
+    first, second = (model(f"g (float[{dim}] x) => (float[n] y) {{ y = Neg (x) }}") for dim in ("n", "past_n"))
+    given = Inputs(first)
+    alone = given.state()
+    assert alone == Inputs(first).state()
+    given.take_sizes_of(Inputs(second))
+    assert given.state() != alone

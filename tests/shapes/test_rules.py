@@ -313,6 +313,10 @@ def values(body: str, opset: int = 18) -> str:
         ("s = Shape<start = 1, end = 2>(x) i = Constant<value_ints = [1]>() d = Constant<value_int = 4>() "
          "v = Concat<axis = 0>(i, s) h = OneHot(i, d, v) r = Constant<value_ints = [-1]>() y = Reshape(h, r)",
          "[1, s, 1, 1]"),
+        ("i = Constant<value_ints = [1, -3, 3, -4]>() d = Constant<value_int = 3>() "
+         "v = Constant<value_ints = [8, 9]>() h = OneHot<axis = 0>(i, d, v) "
+         "r = Constant<value_ints = [-1]>() y = Reshape(h, r)",
+         "[8, 9, 8, 8, 9, 8, 8, 8, 8, 8, 8, 8]"),
     ],
 )  # fmt: skip
 def test_elements(body, expected):

@@ -81,6 +81,12 @@ def test_rows_of_a_table_and_reshapes_on_the_way_need_nothing() -> None:
     assert lines(outcome.model)[0] == "i_squeezed = Squeeze (i, token_axis)"
 
 
+def test_columns_of_a_table_are_looked_up_with_their_axis() -> None:
+    nodes = f"x = Gather <axis = 1> (table, i) {PRODUCTS} y = Relu (s3)"
+    outcome = check(PASS, graph(nodes, "(int64[1, 4] i)"), feeds=[{"i": np.array([[3, 0, 2, 2]])}])
+    assert "x_squeezed = Squeeze (x, token_axis)" in lines(outcome.model)
+
+
 def test_what_something_else_reads_keeps_the_axis_for_it() -> None:
     more = "p4 = MatMul (s3, w) s4 = Add (p4, b) t = Transpose <perm = [1, 0, 2]> (s4) y = Relu (s4)"
     outcome = check(PASS, graph(f"{PRODUCTS} {more}", outputs="y, t"), SIZES)
