@@ -11,11 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from graphkit.errors import GraphkitError
 
@@ -178,8 +179,7 @@ INPUTS_PER_SECOND = 32 << 20  # bytes of random numbers that a slow processor ma
 SEARCH = 4
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """Limits of time and memory while a model is loaded or run.
 
     Attributes:

@@ -13,13 +13,13 @@ import copy
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import BinaryIO, Literal, NamedTuple, Protocol
 
 import onnx
+from msgspec import Struct, field
 
 from graphkit.errors import ModelError, OutputError
 from graphkit.io import tensors
@@ -106,8 +106,7 @@ def shrunk_file_error(path: Path, tensor: str | None = None) -> ModelError:
 Body = Sequence["bytes | memoryview | Piece"]  # a model file, part by part
 
 
-@dataclass
-class DataPlan:
+class DataPlan(Struct):
     """A data file to write: each distinct piece once, aligned."""
 
     pieces: list[tuple[int, Piece]] = field(default_factory=list)

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+from msgspec import Struct
+
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.analysis.kv_cache import KVCache, kv_cache
 from graphkit.dtypes import inline_array
@@ -261,8 +263,7 @@ def _shape_elements(value: Value | None, depth: int = 2) -> list[int | None]:
 SEARCHES = {"BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch"}
 
 
-@dataclass(frozen=True)
-class Branch:
+class Branch(Struct, frozen=True):
     """A body of a control-flow node."""
 
     name: str  # the attribute: `then_branch`, `body`, `decoder`
@@ -273,8 +274,7 @@ class Branch:
     zero_length: int  # how many of its outputs are constants without elements
 
 
-@dataclass(frozen=True)
-class ControlNode:
+class ControlNode(Struct, frozen=True):
     """A node with bodies."""
 
     path: str  # the node, with the scopes around it
@@ -285,8 +285,7 @@ class ControlNode:
     role: str  # "merged decoder", "search with a decoder inside", or ""
 
 
-@dataclass(frozen=True)
-class Merged:
+class Merged(Struct, frozen=True):
     """A merged decoder."""
 
     path: str  # the If

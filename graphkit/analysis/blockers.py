@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from msgspec import Struct
 from onnx import defs
 
 from graphkit.analysis.findings import Finding, Judged
@@ -33,8 +34,7 @@ NO_REWRITE = "no rewrite known"
 FREEZABLE: tuple[Cause, str] = ("dynamic shape", INPUT_DIMS)
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(Struct, frozen=True):
     """The part of a model that stays on the CPU."""
 
     nodes: int  # nodes that stay there

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from msgspec import Struct
+
 from graphkit.contract.bundle_contract import Access, BundleContract, StateTensor, Update
 from graphkit.contract.contract_files import read_bundle
 from graphkit.errors import count_things
@@ -26,8 +28,7 @@ UPDATES: Mapping[Update, str] = {
 WIDTH = 20  # of a bar
 
 
-@dataclass(frozen=True)
-class StateFamily:
+class StateFamily(Struct, frozen=True):
     """States that differ in the numbers in their names only."""
 
     name: str  # their common name

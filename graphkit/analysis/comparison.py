@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, cast
 
+from msgspec import Struct, structs
+
 from graphkit.analysis.architecture import DECODERS, Architecture
 from graphkit.analysis.findings import Finding, Judged, worst_first
 from graphkit.analysis.model_costs import Costs, Quantity
@@ -34,8 +36,7 @@ from graphkit.render.result import Result
 TITLED = 3  # models in the title of a page
 
 
-@dataclass(frozen=True)
-class ComparisonRow:
+class ComparisonRow(Struct, frozen=True):
     """One model in a comparison."""
 
     model: str
@@ -176,7 +177,7 @@ def compare(
         >>> [row.inputs for row in graphkit.compare(models).rows]
         [1, 8]
     """
-    needed = replace(options, also=(*options.also, *ROW_SECTIONS))
+    needed = structs.replace(options, also=(*options.also, *ROW_SECTIONS))
     parts: list[tuple[Model, dict[str, Result]]] = []
     failures: list[Failure] = []
     for source in models:
@@ -195,7 +196,7 @@ def compare(
     stems = distinct_stems(model.label for model, _ in parts)  # models of one file name get outputs of different names
     for model, made in parts if VERDICT in sections_of(options) else ():
         verdict = cast(Verdict, made[VERDICT.name])
-        facts.append(replace(facts_of(model, made, verdict.faults), stem=stems[model.label]))
+        facts.append(structs.replace(facts_of(model, made, verdict.faults), stem=stems[model.label]))
         made[VERDICT.name] = replace(verdict, commands=model_steps(facts[-1]))
     reports = tuple(shown_report(model, options, made) for model, made in parts)
     shared = shared_bytes([model for model, _ in parts])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from graphkit.analysis.model_costs import Quantity
 from graphkit.analysis.node_costs import Amount, node_costs, sum_amounts
@@ -24,8 +26,7 @@ from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.input_dims import declared_inputs, read_alike
 
 
-@dataclass(frozen=True)
-class CostFigures:
+class CostFigures(Struct, frozen=True):
     """The costs of a model, or of several that run one after the other."""
 
     bytes: int  # of the graph and its weights, wherever these are
@@ -34,8 +35,7 @@ class CostFigures:
     peak_bytes: Quantity  # the peak memory of activations; of several models, the largest
 
 
-@dataclass(frozen=True)
-class Latency:
+class Latency(Struct, frozen=True):
     """How long two models take in onnxruntime, run in turns with equal options."""
 
     before_ms: float  # the median of each, in milliseconds
@@ -86,8 +86,7 @@ def sizes_of_originals(changes: Sequence[CostChange]) -> Mapping[int, Sequence[S
     return {model: list(all_sizes) for model, all_sizes in sizes.items()}
 
 
-@dataclass(frozen=True)
-class SizedModel:
+class SizedModel(Struct, frozen=True):
     """A model with the sizes of its dims."""
 
     shapes: Shapes

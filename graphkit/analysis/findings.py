@@ -6,13 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from msgspec import Struct
+
 from graphkit.render.result import Result
 
 PAGES = Path(__file__).parent / "finding_pages"
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """A kind of finding."""
 
     name: str  # its name for `graphkit report --fail-on`

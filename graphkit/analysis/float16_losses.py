@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 from onnx import TensorProto
 
 from graphkit.analysis.findings import Finding, Judged
@@ -21,8 +22,7 @@ from graphkit.model import ModelLike, as_model
 from graphkit.render.result import tabled
 
 
-@dataclass(frozen=True)
-class Lost:
+class Lost(Struct, frozen=True):
     """A number that float16 does not have."""
 
     number: float  # the number; of a tensor with several, that of the largest magnitude

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
+
+from msgspec import Struct
 
 from graphkit.analysis.findings import Finding, Judged, kind_of
 from graphkit.errors import count_things
@@ -35,8 +37,7 @@ EXAMPLES = 3  # of dims, in a text
 WIDTH = 300  # characters of a problem in a text
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(Struct, frozen=True):
     """The result of a run at the dims of a hazard."""
 
     confirmed: bool | None  # whether the run met the prediction; None if there was no run
@@ -47,8 +48,7 @@ class Check:
         return f"{word}: {self.message}"
 
 
-@dataclass(frozen=True)
-class Hazard:
+class Hazard(Struct, frozen=True):
     """Dims that a caller may give, and the failure there.
 
     Attributes:
@@ -83,8 +83,7 @@ class Hazard:
         return f"at {where}, {self.op} '{self.nodes[0]}' {does}: {self.problem}"
 
 
-@dataclass(frozen=True)
-class LegalSizes:
+class LegalSizes(Struct, frozen=True):
     """The sizes of a dim at which every node runs, whatever the sizes of other dims with such a rule are."""
 
     dim: str
@@ -240,7 +239,7 @@ def hazards(model: ModelLike, *, shapes: Shapes | None = None) -> Hazards:
         unmet = ", ".join(f"{each.nodes[0].operator} {each.nodes[0].path}" for each in search.unmet[:EXAMPLES])
         no_dims = f"no dims were found at which the preconditions of these nodes hold: {unmet}"
         return Hazards((*never, *grouped), f"Not looked for: {search.obstacle or no_dims}.")
-    known = [each.name for each in fields(LegalSizes) if each.name not in ("dim", "text")]
+    known = [name for name in LegalSizes.__struct_fields__ if name not in ("dim", "text")]
     legal = tuple(
         LegalSizes(dim=rule.name, text=str(rule), **{name: getattr(rule, name) for name in known})
         for rule in search.rules

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
+from msgspec import Struct
 from onnx import TensorProto
 
 from graphkit.analysis.findings import Finding, Judged
@@ -33,8 +34,7 @@ from graphkit.shapes.constraints.legal_sizes import legal_sizes
 DEFAULT_CONTEXT = 2048
 
 
-@dataclass(frozen=True)
-class Feed:
+class Feed(Struct, frozen=True):
     """A family of cache tensors: its inputs, its outputs, and how it changes."""
 
     past: str  # label of the inputs, "" if there are none
@@ -43,8 +43,7 @@ class Feed:
     rule: str  # its handling from step to step, in words
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(Struct, frozen=True):
     """Bytes of the cache for a number of positions of one sequence."""
 
     context: int
@@ -52,8 +51,7 @@ class Memory:
     windowed: int  # bytes where no more is kept than sliding windows let attention see; `bytes` where there are none
 
 
-@dataclass(frozen=True)
-class SlidingWindow:
+class SlidingWindow(Struct, frozen=True):
     """Layers whose attention sees the last tokens alone, as masks or the lengths of their caches say."""
 
     tokens: int  # how many, the new one included
@@ -61,8 +59,7 @@ class SlidingWindow:
     bytes_per_token: int  # of their cache
 
 
-@dataclass(frozen=True)
-class StateFeed:
+class StateFeed(Struct, frozen=True):
     """A family of recurrent states of one dtype and shape: inputs that outputs replace at each step."""
 
     input: str  # labels of the states before and after a step

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal
+
+from msgspec import Struct, structs
+from msgspec.structs import replace
 
 from graphkit.analysis.node_costs import MEASURES, Amount, Measure, NodeCost, node_costs, sum_amounts
 from graphkit.analysis.peak_memory import PeakMemory
@@ -38,8 +41,7 @@ SHOWN = 110  # characters of an expression, in a text
 LONG = 2000  # characters of an expression that the shares of a whole do not repeat
 
 
-@dataclass(frozen=True)
-class Quantity:
+class Quantity(Struct, frozen=True):
     """A number that depends on the input dims."""
 
     value: int | None  # at the sizes, without the nodes that are not counted; None if an input dim has no size
@@ -92,8 +94,7 @@ def _split_sum(text: str) -> list[str]:
     return [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
 
 
-@dataclass(frozen=True)
-class CostRow:
+class CostRow(Struct, frozen=True):
     """The costs of a group of nodes; of several groups that cost the same, those of each."""
 
     name: str  # of the group, or a label for all of them: `model/layers.{0-17}`
@@ -107,8 +108,7 @@ class CostRow:
     intensity: float | None  # operations for each byte moved, two for a multiply-accumulate; None if one is not known
 
 
-@dataclass(frozen=True)
-class AliveTensor:
+class AliveTensor(Struct, frozen=True):
     """A tensor that is in memory at the peak."""
 
     name: str
@@ -116,8 +116,7 @@ class AliveTensor:
     expression: str
 
 
-@dataclass(frozen=True)
-class PeakRow:
+class PeakRow(Struct, frozen=True):
     """The peak memory of activations."""
 
     bytes: Quantity  # at the sizes; the expression is that of the tensors that are there then
@@ -127,8 +126,7 @@ class PeakRow:
     unknown: tuple[str, ...]  # why some tensors have no size
 
 
-@dataclass(frozen=True)
-class MemoryOverTime:
+class MemoryOverTime(Struct, frozen=True):
     """The activations that are in memory as nodes run.
 
     Attributes:
@@ -141,8 +139,7 @@ class MemoryOverTime:
     bytes: tuple[int, ...]  # the bytes that are there when it runs
 
 
-@dataclass(frozen=True)
-class BranchRow:
+class BranchRow(Struct, frozen=True):
     """A branch of an If."""
 
     node: str
@@ -154,8 +151,7 @@ class BranchRow:
     bytes_moved: Quantity
 
 
-@dataclass(frozen=True)
-class StepsRow:
+class StepsRow(Struct, frozen=True):
     """Work that runs one step after the other."""
 
     node: str
@@ -165,8 +161,7 @@ class StepsRow:
     macs: Quantity  # of all steps
 
 
-@dataclass(frozen=True)
-class UnknownCost:
+class UnknownCost(Struct, frozen=True):
     """Measures that are not known of some nodes, and the first of these."""
 
     reason: str
@@ -175,8 +170,7 @@ class UnknownCost:
     first: str
 
 
-@dataclass(frozen=True)
-class CurvePoint:
+class CurvePoint(Struct, frozen=True):
     """The costs at one size of a symbol; None for a cost that has no number there."""
 
     size: int
@@ -362,7 +356,7 @@ class Costs(Result):
         rows: list[list[Cell]] = []
         for point in self.curve:
             row: list[Cell] = [point.size]
-            for (_, expression, unit), value in zip(measures, astuple(point)[1:], strict=False):
+            for (_, expression, unit), value in zip(measures, structs.astuple(point)[1:], strict=False):
                 text = "?" if value is None else size_text(value, unit)
                 over = (self.over, point.size)
                 row.append(text if value is None else Formula(text, value, expression, unit, over=over))

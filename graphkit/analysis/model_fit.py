@@ -11,6 +11,8 @@ from os.path import commonprefix
 from pathlib import Path
 from typing import ClassVar
 
+from msgspec import Struct
+
 from graphkit.analysis.architecture import DECODERS, ENCODERS, architecture
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.analysis.model_interface import has_manifest
@@ -28,8 +30,7 @@ ONCE = (*DECODERS, "recurrent decoder", "recurrent")  # roles that a pipeline ha
 SHOWN = 4  # names of models in a sentence
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(Struct, frozen=True):
     """Outputs of one model that feed inputs of another, or of itself at the next step.
 
     Attributes:

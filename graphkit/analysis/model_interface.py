@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from msgspec import Struct
+
 from graphkit.analysis.findings import Finding, Judged, kind_of
 from graphkit.errors import UsageError, count_things
 from graphkit.graph.cache_entries import CacheEntry
@@ -73,8 +75,7 @@ FAULTS = {  # the kind of finding, its place, its sentence; how to export anew b
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class FrozenSize:
+class FrozenSize(Struct, frozen=True):
     """A size that an exporter froze, or another limit that its example left."""
 
     about: str  # a key of `FAULTS`

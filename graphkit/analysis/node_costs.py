@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal, NamedTuple
+
+from msgspec import Struct, field
 
 from graphkit.dtypes import BITS, dtype_name
 from graphkit.graph.dataflow import in_order
@@ -36,8 +37,7 @@ MAX_WORK = 200_000  # nodes of bodies and functions, as often as they are called
 FAILURES = (UnknownError, TooComplexError, ArithmeticError, LookupError, ValueError)
 
 
-@dataclass(frozen=True)
-class Amount:
+class Amount(Struct, frozen=True):
     """A polynomial with integer coefficients over the atoms of expressions."""
 
     terms: Mapping[Monomial, int]  # the coefficient of each monomial, none of them 0
@@ -194,8 +194,7 @@ class Steps(NamedTuple):
     costs: tuple[NodeCost, ...]  # of all steps
 
 
-@dataclass
-class NodeCosts:
+class NodeCosts(Struct):
     """The costs of the nodes of a model, with its branches and its sequential work."""
 
     nodes: list[NodeCost] = field(default_factory=list)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
+from msgspec import Struct
 from onnx import SparseTensorProto, TensorProto
 
 from graphkit.analysis.node_costs import FAILURES, bytes_of
@@ -32,8 +33,7 @@ from graphkit.render.result import Result
 from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, declarations, infer
 
 
-@dataclass(frozen=True)
-class TensorOf:
+class TensorOf(Struct, frozen=True):
     """A tensor that a node reads or gives."""
 
     name: str  # its name in the node's scope, "" for an input that is left out
@@ -46,8 +46,7 @@ class TensorOf:
         return f"{self.name} {self.dtype} {shape_text(self.shape)}" if self.name else ""
 
 
-@dataclass(frozen=True)
-class NodeRow:
+class NodeRow(Struct, frozen=True):
     """A node."""
 
     node: str  # its name, or its operator and position if it has none, after the path of its scope
@@ -184,8 +183,7 @@ WIDE = 60  # characters of a family's name
 WeightOrder = Literal["file", "bytes", "name"]
 
 
-@dataclass(frozen=True)
-class WeightRow:
+class WeightRow(Struct, frozen=True):
     """An initializer, or the value of a Constant node."""
 
     name: str  # its name in `scope`

@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from msgspec import Struct
+
 from graphkit.analysis.blockers import NO_REWRITE
 from graphkit.analysis.node_costs import node_costs
 from graphkit.analysis.target_lint import CONTROL_FLOW, Cause, Lint
@@ -33,8 +35,7 @@ NUMBERED = re.compile(r"n(\d+)(?!\d)")  # a node's name while onnxruntime places
 REMEDIED = "generic-npu"  # the target whose remedies are those of any device
 
 
-@dataclass(frozen=True)
-class CpuNodes:
+class CpuNodes(Struct, frozen=True):
     """The nodes of an operator that stay on the CPU.
 
     Attributes:

@@ -6,8 +6,10 @@ Nodes and values have shapes and their sources; sizes have relations and bounds;
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from graphkit.analysis.model_costs import Costs
 from graphkit.analysis.node_costs import FAILURES, MEASURES, chosen_branches, node_costs
@@ -32,8 +34,7 @@ LEAST_REACH = 4096
 MAX_TEXT = 600  # characters of a relation
 
 
-@dataclass(frozen=True)
-class PageSizes:
+class PageSizes(Struct, frozen=True):
     """The sizes at which a page shows its numbers, and how far they may be moved.
 
     Attributes:

@@ -9,8 +9,9 @@ The inputs of the graph and the weights are the caller's. A page runs the same p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from graphkit.analysis.node_costs import FAILURES, Amount, Choice, bytes_of, chosen_branches, functions_of, sum_amounts
 from graphkit.graph.dataflow import values_read
@@ -108,8 +109,7 @@ class Alive(NamedTuple):
     amount: Amount
 
 
-@dataclass(frozen=True)
-class Peak:
+class Peak(Struct, frozen=True):
     """The peak of a scope."""
 
     bytes: int  # at the sizes, without tensors of unknown size
@@ -204,8 +204,7 @@ class _ScopePeak(NamedTuple):
 EMPTY = _ScopePeak(0, None, {})
 
 
-@dataclass
-class _Buffers:
+class _Buffers(Struct):
     """The buffers of a scope as they come and go.
 
     Attributes:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from msgspec import Struct
+
 from graphkit.analysis.architecture import architecture, control_flow
 from graphkit.analysis.findings import Finding, Judged, in_order, worst_first
 from graphkit.analysis.hazards import Hazards, hazards
@@ -29,8 +31,7 @@ COST_ROWS = 20
 HazardCheck = Callable[[Model, Hazards, Shapes], Hazards]
 
 
-@dataclass(frozen=True)
-class ReportOptions:
+class ReportOptions(Struct, frozen=True):
     """Options of a report.
 
     Attributes:
@@ -95,8 +96,7 @@ class Material:
         return {"spec": spec} if spec and (spec.dims or spec.inputs or spec.ranges) else {"shapes": self.shapes}
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(Struct, frozen=True):
     """One section of a report."""
 
     name: str  # name that `--only` takes
@@ -181,8 +181,7 @@ def _sections_for(options: ReportOptions) -> tuple[Section, ...]:
     return (*SECTIONS, *EXTRAS, *(section for section, is_asked in asked if is_asked))
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(Struct, frozen=True):
     """A model that could not be reported on."""
 
     model: str

@@ -12,11 +12,13 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from os.path import commonprefix
 from pathlib import Path, PurePath
 from types import UnionType
 from typing import Any, ClassVar, NamedTuple, cast, get_args, get_origin, get_type_hints
+
+from msgspec import Struct
 
 from graphkit.analysis.comparison import Comparison
 from graphkit.analysis.findings import KIND_NAMES, Finding, kind_of, kinds_named
@@ -24,7 +26,7 @@ from graphkit.analysis.report import PLACEMENT, VERDICT, Report
 from graphkit.analysis.verdict import Verdict
 from graphkit.errors import UsageError
 from graphkit.graph.names import paths_below
-from graphkit.render.result import Result, tabled, versioned_schema
+from graphkit.render.result import Result, json_names, tabled, versioned_schema
 
 NEW_MODEL, GONE, OTHER_ROLE = OTHER_MODELS = ("New model: ", "Gone: ", "Other role: ")
 FOLDER = "fit"  # no section: part of the report of several models
@@ -49,8 +51,7 @@ MEASURES = (
 )
 
 
-@dataclass(frozen=True)
-class LockedFinding:
+class LockedFinding(Struct, frozen=True):
     """A finding as a lock file keeps it: the fields of `Finding` that tell it from others."""
 
     kind: str
@@ -61,8 +62,7 @@ class LockedFinding:
 VERDICT_FIELDS = ("role", "target", "sections", "nodes", "shape_nodes", "bytes", "kv_bytes_per_token")
 
 
-@dataclass(frozen=True)
-class LockedModel:
+class LockedModel(Struct, frozen=True):
     """The fields of a verdict that a later one is compared with."""
 
     model: str  # its path below the common folder
@@ -109,8 +109,7 @@ def _locked_findings(findings: Iterable[Finding]) -> tuple[LockedFinding, ...]:
     return tuple(LockedFinding(kind, key, count) for (kind, key), count in sorted(counts.items()))
 
 
-@dataclass(frozen=True)
-class Gate:
+class Gate(Struct, frozen=True):
     """The conditions under which a report fails."""
 
     strict: bool = False  # any finding that is no note, of the sections that are shown
@@ -167,8 +166,7 @@ def read_kinds(text: str) -> frozenset[str]:
     return frozenset(found)
 
 
-@dataclass(frozen=True)
-class Baseline:
+class Baseline(Struct, frozen=True):
     """An earlier report, or a lock file: where it was read from, and what it records."""
 
     file: str
@@ -291,7 +289,7 @@ def _lock_of_report(plain: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _read(kind: Any, plain: Any) -> Any:
-    """Return a value of JSON as a type: a dataclass from the fields that it has, a tuple, a text or a count.
+    """Return a value of JSON as a type: a Struct from the fields that it has, a tuple, a text or a count.
 
     Raises:
         TypeError, KeyError: It is none.
@@ -300,9 +298,9 @@ def _read(kind: Any, plain: Any) -> Any:
         return None if plain is None else _read(get_args(kind)[0], plain)
     if get_origin(kind) is tuple and isinstance(plain, list | tuple):
         return tuple(_read(get_args(kind)[0], each) for each in plain)
-    if isinstance(kind, type) and is_dataclass(kind):
+    if isinstance(kind, type) and (names := json_names(kind)) is not None:
         hints = get_type_hints(kind)
-        return kind(**{each.name: _read(hints[each.name], plain[each.name]) for each in fields(kind)})
+        return kind(**{name: _read(hints[name], plain[name]) for name in names})
     if not isinstance(plain, kind) or isinstance(plain, bool) or (kind is int and plain < 0):
         raise TypeError
     return plain

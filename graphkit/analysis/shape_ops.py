@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from typing import ClassVar
+
+from msgspec import Struct, structs
 
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.errors import count_things
@@ -17,8 +19,7 @@ from graphkit.render.result import tabled
 from graphkit.shapes import Shapes, infer
 
 
-@dataclass(frozen=True)
-class ValueRead:
+class ValueRead(Struct, frozen=True):
     """How often an operator reads one input by value: `static` from constants alone, otherwise `dynamic`."""
 
     input: str
@@ -26,8 +27,7 @@ class ValueRead:
     dynamic: int
 
 
-@dataclass(frozen=True)
-class ShapeOp:
+class ShapeOp(Struct, frozen=True):
     """Counts of one operator: `on_shapes` for nodes that compute a shape tensor, `on_data` for others."""
 
     op: str
@@ -37,8 +37,7 @@ class ShapeOp:
     reads: tuple[ValueRead, ...]
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(Struct, frozen=True):
     """Nodes of one operator before and after a rewrite."""
 
     op: str
@@ -89,7 +88,7 @@ class ShapeOps(Judged):
         for op in self.ops:
             counts: tuple[str | int | None, ...] = op.op, op.total, op.on_shapes, op.on_data
             for read in op.reads or (ValueRead("", 0, 0),):
-                rows.append((*counts, *(astuple(read) if op.reads else (None, None, None))))
+                rows.append((*counts, *(structs.astuple(read) if op.reads else (None, None, None))))
                 counts = None, None, None, None  # which the first row of an operator tells
         counted = "Total:number | On shapes:number | On data:number | Reads value of | Static:number | Dynamic:number"
         yield table(f"Op | {counted}", rows)
@@ -146,8 +145,7 @@ def shape_ops(model: ModelLike, after: ModelLike | None = None) -> ShapeOps:
     return ShapeOps(nodes, ops, measured, changes, sum(1 for _ in all_nodes(after.scopes)))
 
 
-@dataclass(frozen=True)
-class UnknownCause:
+class UnknownCause(Struct, frozen=True):
     """Why the shapes of some tensors are not known."""
 
     reason: str  # why, as `graphkit shapes` says it of the first one

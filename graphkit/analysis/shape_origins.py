@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import ClassVar
 
+from msgspec import Struct
+
 from graphkit.errors import UsageError, count_things
 from graphkit.graph.dataflow import in_order
 from graphkit.graph.operator_traits import JOINING, LOOKUPS, SHAPE_READERS, joined_parts, value_inputs
@@ -26,8 +28,7 @@ MAX_LENGTH = 4000  # beyond it, an expression shows only the name of the operato
 DRAWN_GROUPS, DRAWN_NODES = 3, 60
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(Struct, frozen=True):
     """A tensor whose shape a group depends on, through a Shape or Size."""
 
     tensor: str
@@ -35,8 +36,7 @@ class Source:
     count: int  # number of consumers in the group that depend on it
 
 
-@dataclass(frozen=True)
-class OriginGroup:
+class OriginGroup(Struct, frozen=True):
     """Consumers whose shape input is computed by the same expression."""
 
     op: str
@@ -258,8 +258,7 @@ WIDTH = 120  # characters of a meaning in a text
 UNKNOWN_DIM = re.compile(r"\?[0-9]+")
 
 
-@dataclass(frozen=True)
-class Meaning:
+class Meaning(Struct, frozen=True):
     """The elements that some shape tensors of a group share.
 
     Attributes:
@@ -318,24 +317,21 @@ def _cut_text(text: str) -> str:
 MAX_SYMBOLS = 10  # of which pairs and triples are looked at
 
 
-@dataclass(frozen=True)
-class Freeze:
+class Freeze(Struct, frozen=True):
     """A set of symbols that could be frozen."""
 
     symbols: tuple[str, ...]
     removes: int  # number of shape ops that vanish, including those that are numbers already
 
 
-@dataclass(frozen=True)
-class OpCount:
+class OpCount(Struct, frozen=True):
     """How many nodes of an operator there are."""
 
     op: str
     count: int
 
 
-@dataclass(frozen=True)
-class Stay:
+class Stay(Struct, frozen=True):
     """Shape ops that stay even if all symbols are frozen."""
 
     reason: str  # what their elements depend on

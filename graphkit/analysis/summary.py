@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import onnx
+from msgspec import Struct
 
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.dtypes import BITS, INTEGERS, dtype_name
@@ -38,8 +39,7 @@ PACKED: Mapping[str, tuple[tuple[int, ...], str, int]] = {
 WHOLE = (onnx.TensorProto.UINT8, onnx.TensorProto.INT8)  # dtypes that may hold packed elements
 
 
-@dataclass(frozen=True)
-class Weight:
+class Weight(Struct, frozen=True):
     """A tensor that is stored in the model."""
 
     name: str
@@ -49,8 +49,7 @@ class Weight:
     bytes: int  # as it is stored
 
 
-@dataclass(frozen=True)
-class WeightBits:
+class WeightBits(Struct, frozen=True):
     """All tensors of one dtype and bit width."""
 
     dtype: str  # the dtype in which they are stored, such as `uint8`
@@ -167,16 +166,14 @@ STANDARD_DOMAINS = {"", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.train
 CONTRIB_DOMAINS = {"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"}
 
 
-@dataclass(frozen=True)
-class DataFileRow:
+class DataFileRow(Struct, frozen=True):
     """A file of external data; `size` is None if it is missing."""
 
     location: str
     size: int | None
 
 
-@dataclass(frozen=True)
-class WeightBytes:
+class WeightBytes(Struct, frozen=True):
     """Bytes and tensors of one dtype, initializers and constants together."""
 
     dtype: str
@@ -189,8 +186,7 @@ class WeightBytes:
         return f"{self.bytes / (1 << 20):,.2f}"
 
 
-@dataclass(frozen=True)
-class OperatorCount:
+class OperatorCount(Struct, frozen=True):
     """Nodes of one operator; `domain` is "" for ONNX's own."""
 
     op: str
@@ -203,8 +199,7 @@ class OperatorCount:
         return f"{self.domain}.{self.op}" if self.domain else self.op
 
 
-@dataclass(frozen=True)
-class TensorRow:
+class TensorRow(Struct, frozen=True):
     """A tensor and its size in bytes."""
 
     name: str
@@ -213,8 +208,7 @@ class TensorRow:
     bytes: int
 
 
-@dataclass(frozen=True)
-class TiedTensors:
+class TiedTensors(Struct, frozen=True):
     """Tensors whose bytes are the same."""
 
     names: tuple[str, ...]

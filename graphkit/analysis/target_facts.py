@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from msgspec import Struct, structs
 from onnx.defs import get_all_schemas
 
 from graphkit.dtypes import BITS, dtype_name
@@ -19,8 +20,7 @@ LIMITS |= {"quantized": "quantised only"}
 SHOWN_LIMITS = ("max_rank", "static_shapes", "max_opset")  # in the list of targets
 
 
-@dataclass(frozen=True)
-class OperatorCounts:
+class OperatorCounts(Struct, frozen=True):
     """How many operators of ONNX a target takes; `in_part` under conditions."""
 
     allowed: int
@@ -29,8 +29,7 @@ class OperatorCounts:
     unknown: int
 
 
-@dataclass(frozen=True)
-class LimitRow:
+class LimitRow(Struct, frozen=True):
     """A limit; the value is "unknown" where no source says it."""
 
     limit: str
@@ -39,8 +38,7 @@ class LimitRow:
     source: str
 
 
-@dataclass(frozen=True)
-class FactRow:
+class FactRow(Struct, frozen=True):
     """A fact about operators of ONNX or TFLite, or about dtypes."""
 
     of: str
@@ -51,8 +49,7 @@ class FactRow:
     source: str = ""
 
 
-@dataclass(frozen=True)
-class SourceRow:
+class SourceRow(Struct, frozen=True):
     """A source."""
 
     key: str
@@ -109,7 +106,7 @@ class Targets(Result):
         yield table(
             "Target:code | Rank | Static | Opset | Allowed:number | In part:number | Refused:number | Unknown:number",
             [
-                (facts.name, *(values[LIMITS[name]] for name in SHOWN_LIMITS), *astuple(facts.operators))
+                (facts.name, *(values[LIMITS[name]] for name in SHOWN_LIMITS), *structs.astuple(facts.operators))
                 for facts, values in zip(self.targets, limits, strict=True)
             ],
             title="Limits, and operators of ONNX",

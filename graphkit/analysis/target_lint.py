@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, get_args
 
+from msgspec import Struct
 from onnx import TensorProto, defs
 
 from graphkit.dtypes import dtype_name
@@ -131,8 +131,7 @@ REMEDIES: tuple[Remedy, ...] = (
 )
 
 
-@dataclass(frozen=True)
-class Obstacle:
+class Obstacle(Struct, frozen=True):
     """One reason why a node may not, or cannot, be placed on a target.
 
     Attributes:

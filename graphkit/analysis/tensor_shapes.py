@@ -10,6 +10,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from msgspec import Struct
+
 from graphkit.dtypes import dtype_name
 from graphkit.errors import did_you_mean
 from graphkit.graph.declared_types import Dim, shape_text
@@ -25,8 +27,7 @@ from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Shapes, declarations, 
 UNKNOWN = re.compile(r"\?(\d+)\.")  # how the name of an unknown dim begins
 
 
-@dataclass(frozen=True)
-class ShapeRow:
+class ShapeRow(Struct, frozen=True):
     """A tensor of one scope."""
 
     scope: str  # path of the scope, "" for the main graph
@@ -244,8 +245,7 @@ SHOWN_CONSUMERS = 3  # consumers of one Shape that are named
 SHOWN_NODES = 12  # in a text
 
 
-@dataclass(frozen=True)
-class Feeds:
+class Feeds(Struct, frozen=True):
     """An input that a Shape reaches, directly or through shape computations."""
 
     node: str  # path of the node, which does not compute a shape itself
@@ -256,8 +256,7 @@ class Feeds:
         return f"{self.op} {self.node} ({self.input})"
 
 
-@dataclass(frozen=True)
-class RemainingShape:
+class RemainingShape(Struct, frozen=True):
     """A Shape or Size node."""
 
     node: str

@@ -8,7 +8,8 @@ end, the nearest sizes at which it runs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from graphkit.graph.cache_entries import split_name
 from graphkit.graph.declared_types import declared_type

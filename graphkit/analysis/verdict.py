@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
+from msgspec import Struct
+
 from graphkit.analysis.architecture import ENCODERS, Architecture
 from graphkit.analysis.findings import Finding, Judged, Kind, in_order, worst_first
 from graphkit.analysis.kv_cache import KVCache
@@ -217,8 +219,7 @@ NOT_ON_CPU = {"bfloat16"}  # dtypes in which onnxruntime runs nothing on a CPU
 ASKED = {"gelu-to-tanh": "--gelu-to-tanh", "dequantize": "--dequantize"}  # options that are off by default
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """The facts that the commands for a model depend on."""
 
     model: Model

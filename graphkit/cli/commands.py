@@ -13,6 +13,7 @@ from dataclasses import replace
 from importlib import import_module
 
 import click
+from msgspec import structs
 
 from graphkit import __version__
 from graphkit.cli.flags import click_option, read_limits
@@ -43,13 +44,13 @@ def _note_option(context: click.Context, option: click.Parameter, value: object)
     """Let models on servers be read as an option says, as long as its command runs."""
     from graphkit.cli.output import print_line
 
-    options = replace(current_options(), notice=lambda text: print_line(f"Note: {text}", is_error=True))
+    options = structs.replace(current_options(), notice=lambda text: print_line(f"Note: {text}", is_error=True))
     if option.name == "download":
-        options = replace(options, download=bool(value))
+        options = structs.replace(options, download=bool(value))
     elif option.name == "no_cache":
-        options = replace(options, cache=not value)
+        options = structs.replace(options, cache=not value)
     elif isinstance(value, float) and (seconds := read_limits(value, None).seconds) is not None:
-        options = replace(options, timeout=seconds)
+        options = structs.replace(options, timeout=seconds)
     context.with_resource(remote_options(options))
     return value
 

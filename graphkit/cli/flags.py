@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import Field, dataclass, fields, replace
+from dataclasses import Field, fields, replace
 from enum import Enum
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import click
+from msgspec import Struct
 
 from graphkit.errors import OutputError, UsageError, did_you_mean
 from graphkit.options import LIMITS, MAP, SIZES, Flag, as_declared, flags_of
@@ -163,8 +164,7 @@ def _click_type(flag: Flag) -> Any:
     return float if kind == "float" else str
 
 
-@dataclass(frozen=True)
-class Asked(Generic[T]):
+class Asked(Struct, Generic[T], frozen=True):
     """The words of a command line for a dataclass of options; reading some of them needs imports, which are put off."""
 
     kind: type[T]  # the dataclass

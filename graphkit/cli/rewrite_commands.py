@@ -6,12 +6,13 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import click
+from msgspec import Struct, structs
 
 from graphkit.cli.flags import Asked, complete, format_option, model_argument, output_option, takes_options
 from graphkit.cli.output import finish_rewrite, load_model, output_destination, progress_on_terminal, start_prover
@@ -28,8 +29,7 @@ LATER_STEPS = "decoder_with_past_model.onnx"  # a pair that a program decodes wi
 output_file = output_option("OUT", "Output file.", required=True)
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(Struct, frozen=True):
     """The work of a command that writes a model: source, output file and options."""
 
     name: str
@@ -268,7 +268,7 @@ def set_dims(job: Job) -> Result:
     if spec == AS_DECLARED:
         raise UsageError("there is nothing to set - give --dim or --input, such as --dim batch_size=1")
     step = SetDims(spec.dims, spec.inputs)
-    return _run_edit(replace(job, options=replace(job.options, spec=AS_DECLARED)), step)
+    return _run_edit(structs.replace(job, options=replace(job.options, spec=AS_DECLARED)), step)
 
 
 @click.command("convert-opset", short_help="Convert a model to another opset, and prove it.")

@@ -23,12 +23,12 @@ cache = "draft"                               # its KV cache is kept in slots, u
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from graphkit.analysis.model_fit import first_states
 from graphkit.deploy.bundle_methods import MethodModel, fold_changes, kept_in_slots, method_name

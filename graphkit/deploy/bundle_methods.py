@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from msgspec import Struct, structs
 
 from graphkit.analysis.model_fit import given_states
 from graphkit.deploy.deploy_sizes import fold_decoder
@@ -39,8 +41,7 @@ Names = Mapping[str, str]
 COUNTS: Names = {LENGTH: "length", KEPT: "kept"}  # inputs that passes have added, and their kinds
 
 
-@dataclass(frozen=True, eq=False)
-class MethodModel:
+class MethodModel(Struct, frozen=True, eq=False):
     """A method on its way: a model, and which of its inputs and outputs are state."""
 
     name: str
@@ -91,8 +92,7 @@ def _part_method(model: Model, encoder: str = "") -> MethodModel:
     return MethodModel(name, "step", made, f"{name}.onnx", {}, {}, kinds=kinds, changes=changes, part=model)
 
 
-@dataclass(frozen=True, eq=False)
-class _Draft:
+class _Draft(Struct, frozen=True, eq=False):
     """A model in work, the changes so far, and whether its results are those of the export to the last bit."""
 
     model: Model
@@ -104,17 +104,17 @@ class _Draft:
 
     def method(self, name: str, when: str, reads: Names, writes: Names, kinds: Names, whole: Set[str]) -> MethodModel:
         made = MethodModel(name, when, self.model, f"{name}.onnx", reads, writes, kinds=kinds, whole=frozenset(whole))
-        return replace(made, changes=self.changes, is_exact=self.is_exact)
+        return structs.replace(made, changes=self.changes, is_exact=self.is_exact)
 
 
 def _decoder_only(model: Model, slots: int, update: Update) -> tuple[MethodModel, ...]:
     prepared = _prepare_model(model, update)
     later = _in_place(prepared, UpdateCacheInPlace(slots, update), _slot_count(prepared.model))
     if not _takes_one(later.model):  # as it does where it has rings
-        step = replace(_decoder_method("step", "step", _last_logits(later), model), file="decode.onnx")
-        return replace(step, name="prefill", when="once"), step
+        step = structs.replace(_decoder_method("step", "step", _last_logits(later), model), file="decode.onnx")
+        return structs.replace(step, name="prefill", when="once"), step
     start = _in_place(prepared, UpdateCacheInPlace(slots, update, start=1))
-    ringed = replace(later, is_exact=False)  # a ring adds up its products in another order
+    ringed = structs.replace(later, is_exact=False)  # a ring adds up its products in another order
     prefill = _decoder_method("prefill", "once", _last_logits(start), model)
     return prefill, _decoder_method("step", "step", ringed, model)
 
@@ -138,7 +138,7 @@ def _method_pair(first: Model, step: Model, slots: int, update: Update) -> tuple
     if unknown := [value.name for value in start.model.graph.inputs if value.name not in known]:
         raise UsageError(f"{first.label}: it is not known what '{unknown[0]}' is for - name it in a bundle.toml")
     has_encoder = bool(first.roles.all(*SOURCES))
-    return start if has_encoder else replace(start, name="prefill", file="prefill.onnx"), after
+    return start if has_encoder else structs.replace(start, name="prefill", file="prefill.onnx"), after
 
 
 def _with_kept_masks(first: _Draft, step: Model) -> tuple[_Draft, dict[str, str]]:
@@ -154,7 +154,7 @@ def _with_kept_masks(first: _Draft, step: Model) -> tuple[_Draft, dict[str, str]
         nodes.append(NewNode("Identity", [own.name], [out]))
         kept[out] = mask.name
     model = with_interface(first.model, {}, outputs, (), nodes) if kept else first.model
-    return replace(first, model=model), kept
+    return structs.replace(first, model=model), kept
 
 
 def _encoder_decoder(encoder: Model, first: Model, step: Model, slots: int, update: Update) -> tuple[MethodModel, ...]:
@@ -211,7 +211,7 @@ def unpacked_logits(method: MethodModel) -> MethodModel:
     """Return a method of one sequence at a time that does not have onnxruntime pack the matrix of its logits."""
     outcome = run_to_fixpoint(method.model, [UnpackLogitsWeight()])
     is_exact = method.is_exact and not outcome.changes
-    return replace(method, model=outcome.model, changes=(*method.changes, *outcome.changes), is_exact=is_exact)
+    return structs.replace(method, model=outcome.model, changes=(*method.changes, *outcome.changes), is_exact=is_exact)
 
 
 def _prepare_model(model: Model, update: Update, *others: Model) -> _Draft:

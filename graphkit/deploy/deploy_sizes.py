@@ -5,11 +5,12 @@ from __future__ import annotations
 import shlex
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from msgspec import Struct, field
 from onnx import TensorProto
 
 from graphkit.analysis.kv_cache import table_positions
@@ -38,8 +39,7 @@ Asked = TypeVar("Asked", LowerOptions, BundleOptions)
 MOST_POSITIONS = 1 << 16  # of a lowering: the host's inputs are computed for each
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeploySizes:
+class DeploySizes(Struct, frozen=True, kw_only=True):
     """The only sizes of a lowering, or the largest of a bundle; `source` is as the encoder's input counts it."""
 
     batch: int
@@ -256,8 +256,7 @@ def check_dtypes(models: Iterable[Model]) -> None:
                 )
 
 
-@dataclass(frozen=True)
-class Sound:
+class Sound(Struct, frozen=True):
     """How many positions of a sound are valid: `(valid + offset) // stride`, and no more than there are.
 
     Where masks count frames and what strides make of them, positions are those of the finest one.
@@ -277,8 +276,7 @@ class Sound:
         return max(1, positions * self.stride - self.offset)
 
 
-@dataclass(frozen=True, kw_only=True)
-class LowerSizes(DeploySizes):
+class LowerSizes(DeploySizes, frozen=True, kw_only=True):
     """The sizes for which models are lowered, whose source is padded."""
 
     floor: float = -1e9  # the addend of masked scores
@@ -288,8 +286,7 @@ class LowerSizes(DeploySizes):
     passes: frozenset[str] = frozenset()  # the names of passes that judges ask for, beside those that the target does
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """The sizes for which a model is lowered."""
 
     dims: Mapping[str, int]  # numbers for symbols that stay what they are: batch, new tokens, source

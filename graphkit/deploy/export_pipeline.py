@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import networkx as nx
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.model_fit import first_states
@@ -64,8 +65,7 @@ ROLES = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class Pipeline:
+class Pipeline(Struct, frozen=True, eq=False):
     """The models that run together."""
 
     encoder: Model | None  # the model that runs once for a source; None for a decoder-only model with a cache
@@ -412,8 +412,7 @@ NOT_FOLLOWED = {  # settings that change tokens, each with the value that change
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class TokenSettings:
+class TokenSettings(Struct, frozen=True):
     """What an export says of tokens: `pad` and `start`, which of them end a sequence, and how they are chosen."""
 
     tokens: Mapping[str, int | None]

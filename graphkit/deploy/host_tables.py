@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from graphkit.deploy.deploy_sizes import Setting, Sound
 from graphkit.deploy.export_pipeline import compared_tokens
@@ -44,8 +45,7 @@ def host_part(model: Model, host_inputs: Sequence[HostInput], setting: Setting) 
         yield HostPart(part, roles, setting, session, polarities)
 
 
-@dataclass(frozen=True, eq=False)
-class HostPart:
+class HostPart(Struct, frozen=True, eq=False):
     """The part of a model that computes values for its host."""
 
     model: Model
@@ -237,8 +237,7 @@ Kind = Literal["mask", "rows", "constant"]
 MASKED = -1e4  # the largest addend of masked scores, in any export
 
 
-@dataclass(frozen=True, eq=False)
-class HostTable:
+class HostTable(Struct, frozen=True, eq=False):
     """The rule by which a host makes an input."""
 
     input: HostInput  # the input, and the value of the model that it takes the place of

@@ -7,11 +7,12 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct, structs
 
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.blockers import NO_REWRITE, blockers
@@ -58,8 +59,7 @@ from graphkit.verify.proof_engine import run_isolated
 GELU_TO_TANH, DEQUANTIZE = "--gelu-to-tanh", "--dequantize"
 
 
-@dataclass(frozen=True)
-class _Change:
+class _Change(Struct, frozen=True):
     """A rewrite that changes results, which the user asks for before a pipeline is lowered, and how to tell of it."""
 
     rewrite: Rewrite
@@ -85,8 +85,7 @@ FLOATS = _Change(
 )
 
 
-@dataclass(frozen=True, eq=False)
-class AskedChanges:
+class AskedChanges(Struct, frozen=True, eq=False):
     """An export, the same with the changes that were asked for, and these; some may have changed nothing."""
 
     export: Pipeline
@@ -96,7 +95,7 @@ class AskedChanges:
 
     @property
     def originals(self) -> Originals:
-        return replace(self.pipeline.originals, is_changed=bool(self.done))
+        return structs.replace(self.pipeline.originals, is_changed=bool(self.done))
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -234,8 +233,7 @@ def _told_settings(contract: Contract) -> Iterator[str]:
         yield f"Tokens that the export does not say: {join_words([*unknown])}; {keys} in {files} would."
 
 
-@dataclass(frozen=True, eq=False)
-class Draft:
+class Draft(Struct, frozen=True, eq=False):
     """The files to write: models, their contract, the tables by name and a file of weights, with notes."""
 
     changes: AskedChanges
@@ -262,14 +260,14 @@ def _draft_files(
     changes: AskedChanges, options: LowerOptions, progress: Progress, passes: frozenset[str] = frozenset()
 ) -> Draft:
     """Return the files for the sizes that were asked for, in the opset that was, with passes that judges ask for."""
-    sizes = replace(_lower_sizes(changes.pipeline, options), passes=passes)
+    sizes = structs.replace(_lower_sizes(changes.pipeline, options), passes=passes)
     draft = _proven_floor(changes, sizes, options, progress)
     newest = sizes.target.max_opset
     if options.opset is None and newest is None:
         return draft
     progress("converting the opset")
     limit = newest.value if newest is not None else 0
-    return replace(draft, parts=[_at_opset(part, options.opset, limit, sizes.target) for part in draft.parts])
+    return structs.replace(draft, parts=[_at_opset(part, options.opset, limit, sizes.target) for part in draft.parts])
 
 
 def _proven_floor(changes: AskedChanges, sizes: LowerSizes, options: LowerOptions, progress: Progress) -> Draft:
@@ -282,10 +280,10 @@ def _proven_floor(changes: AskedChanges, sizes: LowerSizes, options: LowerOption
         below = sizes.floor if largest is None else floor_under(largest, sizes.floor)
         if below < sizes.floor and options.mask_floor is None:
             again = portion_of(progress, DRAFTED * 0.6, DRAFTED * 0.9)
-            draft = _draft_parts(changes, replace(sizes, floor=below), options, again)
+            draft = _draft_parts(changes, structs.replace(sizes, floor=below), options, again)
         floor = draft.contract.floor
         if largest is not None and (sizes.target.is_quantized or floor != sizes.floor or below < sizes.floor):
-            draft = replace(draft, notes=(told_floor(largest, floor),))
+            draft = structs.replace(draft, notes=(told_floor(largest, floor),))
     encoder = changes.pipeline.encoder
     if encoder is not None and draft.parts[0].method.takes_text and options.mask_floor is None:
         progress(with_share(DRAFTED * 0.9, "looking for leaks of padding"))
@@ -365,7 +363,7 @@ def _at_opset(part: Lowered, asked: int | None, newest: int, target: Target) -> 
     if outcome.model is part.model:
         return part
     stage = Stage(part.method.name, f"opset {opset}", part.model, outcome.model)
-    return replace(
+    return structs.replace(
         part,
         model=outcome.model,
         changes=(*part.changes, *(PassChange(change, ConvertOpset.name()) for change in outcome.changes)),
@@ -388,7 +386,9 @@ def _lower_sizes(pipeline: Pipeline, options: LowerOptions) -> LowerSizes:
     sizes = resolve_sizes(options, pipeline.models, encoder=pipeline.encoder, step=pipeline.step)
     target = load_target(options.target)
     pad = options.pad if options.pad is not None else pipeline.settings.tokens["pad"] or 0
-    return LowerSizes(**vars(sizes), floor=_mask_floor(pipeline, target, options.mask_floor), pad=pad, target=target)
+    return LowerSizes(
+        **structs.asdict(sizes), floor=_mask_floor(pipeline, target, options.mask_floor), pad=pad, target=target
+    )
 
 
 def _mask_floor(pipeline: Pipeline, target: Target, asked: float | None) -> float:
@@ -412,7 +412,7 @@ def _lower_parts(pipeline: Pipeline, sizes: LowerSizes, progress: Progress) -> l
             # its source is no text: decoders see as much as it gives
             of_encoder = symbol_roles(pipeline.encoder)
             dims = {name: size for name, size in sizes.dims.items() if name not in of_encoder}
-            sizes = replace(sizes, source=_count_states(parts[0]), dims=dims, sound=parts[0].sound)
+            sizes = structs.replace(sizes, source=_count_states(parts[0]), dims=dims, sound=parts[0].sound)
     first, step, encoder = pipeline.first, pipeline.step, pipeline.encoder
     if step is None:
         return parts
@@ -427,14 +427,14 @@ def _lower_parts(pipeline: Pipeline, sizes: LowerSizes, progress: Progress) -> l
         check_vectors(first, step)
     progress(with_share(0.3, "lowering the step"))
     lowered = lower_model("step", step, sizes)
-    lowered = replace(lowered, stages=(*_splitting_stages("step", merged, step), *lowered.stages))
+    lowered = structs.replace(lowered, stages=(*_splitting_stages("step", merged, step), *lowered.stages))
     if first is not None and first is not step and parts:
         progress(with_share(0.8, "lowering the cross-attention cache"))
         projection = SplitCrossKv().run(fold(first, options=FoldingOptions(keep_fusions=False)).model)
         kv = lower_model("cross_kv", projection.model, sizes)
         cut = Stage("cross_kv", "cut out of the first step", first, projection.model, is_part=True)
         stages = (*_splitting_stages("cross_kv", merged, first), cut, *kv.stages)
-        kv = replace(kv, method=link_cross_cache(kv.method, parts[0], projection.matches, step), stages=stages)
+        kv = structs.replace(kv, method=link_cross_cache(kv.method, parts[0], projection.matches, step), stages=stages)
         parts.append(kv)
     return [*parts, lowered]
 
@@ -488,7 +488,7 @@ def _write_proven(
 
     proof, saved = write_proven(output, folder, prove if options.verify else None, overwrite=options.overwrite)
     unused = (unused_text([path.name for path in saved.unused]),) if saved.unused else ()
-    return replace(draft, data=DATA if folder.weights == "shared" else "", notes=(*unused, *draft.notes)), proof
+    return structs.replace(draft, data=DATA if folder.weights == "shared" else "", notes=(*unused, *draft.notes)), proof
 
 
 def lower_again(
@@ -525,8 +525,7 @@ ROUNDS = 4
 Models = tuple[Sequence[Lowered], Placement]  # those of one, and where their weights go
 
 
-@dataclass(frozen=True)
-class _Round:
+class _Round(Struct, frozen=True):
     """What judges say of the models of one lowering; what stays on the CPU by judge, operator and remedy."""
 
     judgements: tuple[Judgement, ...]

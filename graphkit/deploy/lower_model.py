@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from onnx import helper
 
 from graphkit.analysis.blockers import blockers

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from msgspec import Struct
+
 from graphkit.analysis.blockers import Blockers
 from graphkit.analysis.cost_changes import CostChange, cost_change_blocks
 from graphkit.analysis.verdict import asked_options
@@ -33,8 +35,7 @@ from graphkit.verify.rewrite_proof import ProvenReport, proof_outcome
 GUIDE, DATA = "HOST.md", "weights.onnx_data"
 
 
-@dataclass(frozen=True)
-class LoweredFile:
+class LoweredFile(Struct, frozen=True):
     """A lowered model."""
 
     name: str  # the file
@@ -153,8 +154,7 @@ KEPT = 16384  # bytes of what a judge said last
 LINES = 20  # of these, in a text
 
 
-@dataclass(frozen=True)
-class Judgement:
+class Judgement(Struct, frozen=True):
     """The answer of one judge about one model."""
 
     model: str  # the file

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct, field, structs
 
 from graphkit.analysis.blockers import Blockers, blockers
 from graphkit.contract import Contract, Generation, Method, Port, Source, State, Table
@@ -32,8 +33,7 @@ MASKS = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class Lowered:
+class Lowered(Struct, frozen=True, eq=False):
     """A model at fixed shapes, and the work of its host."""
 
     method: Method  # its place in the contract
@@ -56,11 +56,10 @@ class Lowered:
             for port in self.method.inputs
         )
         method = replace(self.method, inputs=tuple(inputs))
-        return replace(self, method=method, sound=replace(self.sound, is_whole=True))
+        return structs.replace(self, method=method, sound=structs.replace(self.sound, is_whole=True))
 
 
-@dataclass
-class Interface:
+class Interface(Struct):
     """The facts that lowering collects about inputs and outputs of a model, as it was exported.
 
     Attributes:
@@ -300,8 +299,7 @@ def _loop_steps(parts: Sequence[Lowered], sizes: LowerSizes, positions: int, *, 
             yield "A sequence takes the tokens of its prompt first; what it gives after its end token does not count."
 
 
-@dataclass(frozen=True)
-class _Stack:
+class _Stack(Struct, frozen=True):
     """States of layers, `[batch, heads, slots, head_dim]` each, that become one state."""
 
     name: str
@@ -369,7 +367,7 @@ def _stack_part(part: Lowered, stacks: Sequence[_Stack], target: Target) -> Lowe
         return part
     stage = Stage(part.method.name, "stacked caches", part.model, outcome.model, tested="the host slices them by layer")
     became = {name: dict(inputs).get(name, new) for name, new in part.method.became.items()}
-    return replace(
+    return structs.replace(
         part,
         method=replace(_stacked_method(part.method, outcome, stacks), became=became),
         model=outcome.model,

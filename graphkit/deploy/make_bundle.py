@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
+from msgspec import Struct, field, structs
 from onnx import TensorProto
 
 from graphkit import hosts
@@ -149,8 +150,7 @@ def bundle_folder(
     return BundleReport(name_of(path), overview_of(name_of(output), draft.contract), changes, proof, costs)
 
 
-@dataclass(frozen=True, eq=False)
-class BundleDraft:
+class BundleDraft(Struct, frozen=True, eq=False):
     """A bundle before it is written: its methods, their sizes, the contract, and the model of each file."""
 
     methods: tuple[MethodModel, ...]
@@ -203,8 +203,7 @@ def _draft_bundle(export: BundleExport, options: BundleOptions) -> BundleDraft:
     return BundleDraft(methods, sizes, replace(contract, options=used, methods=every), models)
 
 
-@dataclass(frozen=True, eq=False)
-class BundleExport:
+class BundleExport(Struct, frozen=True, eq=False, dict=True):
     """The source of a bundle: the models of an export, or the chains that a `bundle.toml` names."""
 
     pipeline: Pipeline | None  # the models of the export; None where there are chains
@@ -305,7 +304,7 @@ def _legal_prompt(export: BundleExport, contract: BundleContract) -> SizeRule | 
     least = max(rule.least, -(-shortest // rule.step) * rule.step)
     if (rule.step, least, shortest) == (1, 1, 1) and rule.most is None:
         return None
-    return replace(rule, least=least, shortest=shortest)
+    return structs.replace(rule, least=least, shortest=shortest)
 
 
 def _legal_inputs(encoder: Model, contract: BundleContract) -> Iterator[tuple[str, SizeRule]]:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import cast
 
+from msgspec import structs
+
 from graphkit.analysis.findings import kind_of
 from graphkit.analysis.kv_cache import kv_cache
 from graphkit.analysis.model_fit import given_states
@@ -74,7 +76,7 @@ def model_constants(path: Path) -> Constants:
     if decoder is not None:
         numbers += _cache_numbers(decoder)
         arrays["states"] = "State", [_state_row(*state) for state in states.values()]
-        arrays["windows"] = "Window", [vars(window) for window in kv_cache(decoder).windows]
+        arrays["windows"] = "Window", [structs.asdict(window) for window in kv_cache(decoder).windows]
         is_static = any(e.is_static and not decoder.roles.is_cross(e) for e in decoder.roles.pasts.values())
         static = f"{path.name}: its caches have all slots from the start - make a bundle of it" if is_static else ""
         cut = [entry.past.name for entry in cut_caches(decoder) if entry.past is not None]

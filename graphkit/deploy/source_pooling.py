@@ -8,10 +8,10 @@ each token that the model compares ids with at the first, a middle and the last 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from graphkit.contract import By
 from graphkit.deploy.deploy_sizes import Setting
@@ -39,8 +39,7 @@ DRAWS = 8  # of random tokens at each length
 ROWS = 2  # sequences at a time
 
 
-@dataclass(frozen=True)
-class PlaceRule:
+class PlaceRule(Struct, frozen=True):
     """The rule by which a host finds the place of a row."""
 
     by: By  # its name in a contract
@@ -49,8 +48,7 @@ class PlaceRule:
     place: Callable[[np.ndarray], int]  # returns the place by the tokens of a source
 
 
-@dataclass(frozen=True, eq=False)
-class Pooling:
+class Pooling(Struct, frozen=True, eq=False):
     """A row `out` of states that stands for a source; the input `name`, of a dtype, says by a rule which one it is."""
 
     out: str

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec import structs
+
 from graphkit import __version__
 from graphkit.contract.bundle_contract import BundleContract
 from graphkit.contract.contract_files import first_difference, read_bundle, read_contract
@@ -185,7 +187,7 @@ def _by_tokens(proof: LoweringProof, rate: float, tolerance: float | None) -> Lo
     largest = [max(run.encoder or 0.0, run.logits or 0.0) for run in proof.runs]
     within = tolerance if tolerance is not None else max(largest, default=0.0)
     runs = tuple(
-        run if run.failure or worst <= within else replace(run, failure=f"outputs differ by {worst:.1e}")
+        run if run.failure or worst <= within else structs.replace(run, failure=f"outputs differ by {worst:.1e}")
         for run, worst in zip(proof.runs, largest, strict=True)
     )
     tried = sum(run.greedy for run in runs)

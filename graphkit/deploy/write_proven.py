@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+from msgspec import Struct
 
 from graphkit import __version__
 from graphkit.analysis.cost_changes import BeforeAndAfter, CostChange
@@ -36,8 +37,7 @@ DeployContract = Contract | BundleContract
 FolderProof = TypeVar("FolderProof", LoweringProof, BundleProof)
 
 
-@dataclass(frozen=True, eq=False)
-class DeployFolder:
+class DeployFolder(Struct, frozen=True, eq=False):
     """The files of a folder to write."""
 
     contract: DeployContract  # its contract, whose record is not made yet

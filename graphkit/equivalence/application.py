@@ -5,10 +5,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import onnx
+from msgspec import Struct, field
+from msgspec.structs import replace
 from onnx import AttributeProto, NodeProto, TensorProto
 
 from graphkit.equivalence.movement import Movement
@@ -31,8 +32,7 @@ FIELDS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Tools:
+class Tools(Struct, frozen=True):
     """The makers of terms, which axioms call, and the products of dims that the original requires."""
 
     terms: Terms
@@ -48,8 +48,7 @@ class Tools:
         return cls(terms, constants, Movement(terms, constants), RealConstants(constants), required)
 
 
-@dataclass(frozen=True, eq=False)
-class Application:
+class Application(Struct, frozen=True, eq=False):
     """One output of a node, with terms as its inputs.
 
     Attributes:
@@ -226,8 +225,7 @@ def _attribute_content(attribute: AttributeProto) -> object:
 Context = tuple[tuple[Term, str], ...]  # the conditions under which a node runs, outermost first
 
 
-@dataclass(frozen=True, eq=False)
-class Run:
+class Run(Struct, frozen=True, eq=False):
     """A node that runs under conditions.
 
     Attributes:
@@ -246,8 +244,7 @@ class Run:
         return without_reshape(self.normal) or self.normal
 
 
-@dataclass
-class Reading:
+class Reading(Struct):
     """A model as terms.
 
     Attributes:

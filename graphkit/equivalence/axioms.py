@@ -7,9 +7,10 @@ which says what was missing; or None where it has nothing to say.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from onnx import TensorProto, helper
 
 from graphkit.dtypes import FLOATS, HALVES, INTEGERS, inline_array
@@ -24,8 +25,7 @@ from graphkit.shapes import Expr, const, lower
 from graphkit.symbolic.expr import Call, Symbol
 
 
-@dataclass(frozen=True)
-class Axiom:
+class Axiom(Struct, frozen=True):
     """An equality that holds wherever its function returns a term: the docstring of that says it.
 
     Attributes:

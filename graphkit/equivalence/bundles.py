@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,8 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx.compose
+from msgspec import Struct, field
+from msgspec.structs import replace
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
 from graphkit.contract.bundle_contract import BundleContract, BundleMethod, BundlePort, StateTensor
@@ -51,8 +52,7 @@ ENCODER = f"{OWN}encoder/"
 MOST = np.iinfo(np.int64).max
 
 
-@dataclass
-class InterfaceEdit:
+class InterfaceEdit(Struct):
     """A copy of a model with nodes in front and at the end, and with other inputs and outputs."""
 
     source: Model
@@ -86,8 +86,7 @@ class InterfaceEdit:
         return self.source.with_proto(proto)
 
 
-@dataclass(frozen=True, eq=False)
-class MethodOriginal:
+class MethodOriginal(Struct, frozen=True, eq=False, dict=True):
     """The original of a method: a decoder, or an encoder and the first step of a decoder as one model.
 
     Attributes:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from types import MappingProxyType
+
+from msgspec.structs import replace
 
 from graphkit.equivalence.application import Names, Reading, Tools, inputs_fault
 from graphkit.equivalence.axioms import Axiom

@@ -15,12 +15,12 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
 from math import isfinite, prod
 
 import numpy as np
+from msgspec import Struct
 from onnx import GraphProto, TensorProto, helper, numpy_helper
 
 from graphkit.dtypes import BITS, FLOATS, INTEGERS
@@ -82,8 +82,7 @@ def check_facts(pairs: Iterable[tuple[Reading, Shapes]], seed: int = 0) -> tuple
     return len(claims), next(filter(None, faults), "")
 
 
-@dataclass(eq=False)
-class _Claim:
+class _Claim(Struct, eq=False, dict=True):
     """What the shape engine says of a node's outputs, given what it says of the inputs.
 
     Attributes:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from graphkit.equivalence.result import GRADES, LEAST_SIZES, ROUNDED, ComparedConstants, Equivalence
 from graphkit.errors import ModelError, count_things
@@ -19,8 +20,7 @@ MAX_LIMITS = 2  # of sizes that the headline tells
 MAX_SHOWN = 3  # outputs of which the report says why nothing is shown
 
 
-@dataclass(frozen=True)
-class EquivalenceSummary:
+class EquivalenceSummary(Struct, frozen=True):
     """The outputs that normal forms show to be equal at every legal size and for every input.
 
     Attributes:

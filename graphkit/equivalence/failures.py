@@ -10,9 +10,9 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from itertools import zip_longest
 
+from msgspec.structs import replace
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS

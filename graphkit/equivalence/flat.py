@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
 
 import numpy as np
 import onnx
+from msgspec.structs import replace
 from onnx import TensorProto, numpy_helper
 
 from graphkit.dtypes import BITS, FLOATS, HALVES

@@ -7,10 +7,11 @@ a Gemm and a Conv are a `Linear` of data, weight and bias, which takes up what i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS
@@ -29,8 +30,7 @@ WEIGHT, BIAS = "weight", "bias"
 NEUTRAL: Mapping[str, float] = {"Scaled": 1.0, "Shifted": 0.0}
 
 
-@dataclass(frozen=True, eq=False)
-class Change:
+class Change(Struct, frozen=True, eq=False):
     """A tensor times a constant, or plus one.
 
     Attributes:

@@ -7,9 +7,9 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 
 import onnx
+from msgspec import Struct
 from onnx import TensorProto, helper
 
 from graphkit.dtypes import BITS, INTEGERS
@@ -123,8 +123,7 @@ SEQUENCES_SINCE = 11  # the opset
 REASON = re.compile(r"Op \((\w+)\) \[\w+\] ([^\[\]]+)$")  # the operator of the innermost node, and what it says
 
 
-@dataclass(frozen=True)
-class LoadableCopy:
+class LoadableCopy(Struct, frozen=True):
     """A copy that gives what the model would give; a branch that never runs fails in it.
 
     Attributes:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from graphkit.model import Model
 
 
-@dataclass(frozen=True, eq=False)
-class Originals:
+class Originals(Struct, frozen=True, eq=False):
     """The models that were lowered or bundled.
 
     Attributes:

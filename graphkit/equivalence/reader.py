@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from onnx import NodeProto, TensorProto, helper
 
 from graphkit.dtypes import FLOATS, INTEGERS
@@ -36,8 +37,7 @@ from graphkit.symbolic.expr import Symbol
 OWN_UNKNOWN = "?rewritten:"  # before what is unknown in the rewritten model, and not known to be that of the original
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """What is known of a value: its dtype, its dims, and its elements where they are known.
 
     Attributes:

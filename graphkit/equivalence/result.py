@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from math import gcd
 from typing import Literal, get_args
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from graphkit.ops.tensor import USUAL
 from graphkit.shapes import Expr
@@ -21,8 +23,7 @@ ROUNDED = "float16 is rounded after each node, by one kernel for each operator" 
 ExprPair = tuple[Expr, Expr]  # of the original and of the rewritten model
 
 
-@dataclass(frozen=True)
-class ComparedConstants:
+class ComparedConstants(Struct, frozen=True):
     """The computed constants that a proof compared with their exact values.
 
     Attributes:
@@ -41,8 +42,7 @@ class ComparedConstants:
         return f"{constants} with {exact} to {self.largest:.1g}" if self.largest else f"{constants} with {exact}"
 
 
-@dataclass(frozen=True)
-class OutputProof:
+class OutputProof(Struct, frozen=True):
     """The result for one output.
 
     Attributes:
@@ -61,8 +61,7 @@ class OutputProof:
         return f"{self.name}: proven {self.exactness}" if self.verdict == "proven" else f"{self.name}: {self.reason}"
 
 
-@dataclass(frozen=True)
-class SizeLimit:
+class SizeLimit(Struct, frozen=True):
     """A number that must be at most another one, as what is known holds only up to that.
 
     Attributes:
@@ -127,8 +126,7 @@ class SizeLimit:
         return f"{self.expr} <= {self.most:,}"
 
 
-@dataclass(frozen=True)
-class Equivalence:
+class Equivalence(Struct, frozen=True):
     """Whether a rewritten model gives the outputs of an original, wherever that runs.
 
     Attributes:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from graphkit.dtypes import FLOATS, HALVES, INTEGERS
 from graphkit.equivalence.result import ROUNDED, ExprPair, SizeLimit

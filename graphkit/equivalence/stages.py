@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx.compose
+from msgspec import Struct, field
+from msgspec.structs import replace
 from onnx import GraphProto, helper, numpy_helper
 
 from graphkit.equivalence.bundles import OWN, InterfaceEdit, joining_fault
@@ -30,8 +31,7 @@ from graphkit.shapes.input_dims import declare_dim, declared_inputs, read_dim
 SECONDS = 60.0  # for all stages
 
 
-@dataclass(frozen=True, eq=False)
-class Stage:
+class Stage(Struct, frozen=True, eq=False):
     """A model before and after a stage.
 
     Attributes:
@@ -61,8 +61,7 @@ class Stage:
     sizes: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class StageProof:
+class StageProof(Struct, frozen=True):
     """The result for a stage.
 
     Attributes:

@@ -12,10 +12,10 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct, field
 from onnx import ModelProto, TensorProto, helper
 
 from graphkit.dtypes import FLOATS
@@ -70,8 +70,7 @@ class Term:
         return self.op == "Constant"
 
 
-@dataclass
-class Terms:
+class Terms(Struct):
     """The table of all terms.
 
     Attributes:
@@ -308,8 +307,7 @@ Origin = Literal["held", "product", "sum"]
 ORIGINS: tuple[Origin, ...] = ("held", "product", "sum")
 
 
-@dataclass(frozen=True, eq=False)
-class RealArray:
+class RealArray(Struct, frozen=True, eq=False):
     """The elements of a constant in float64.
 
     Attributes:

@@ -10,10 +10,10 @@ import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+from msgspec import Struct
 from onnx import TensorProto
 
 from graphkit.graph.declared_types import Dim, TensorType, hinted_type
@@ -35,8 +35,7 @@ CACHE_RANKS = range(3, 7)
 INTEGERS = (TensorProto.INT32, TensorProto.INT64)
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(Struct, frozen=True):
     """The place of a tensor in the cache.
 
     Attributes:
@@ -50,8 +49,7 @@ class Slot:
     kind: str
 
 
-@dataclass(frozen=True)
-class CacheEntry:
+class CacheEntry(Struct, frozen=True, dict=True):
     """A cache tensor: the input that takes it and the output that gives the next one. Either may be missing."""
 
     slot: Slot

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx
 import onnx.helper
+from msgspec import Struct
 from onnx import AttributeProto, GraphProto, SparseTensorProto, TensorProto
 
 from graphkit.dtypes import dtype_name, inline_array
@@ -19,8 +19,7 @@ from graphkit.graph.view import Value, as_text
 Dim = int | str | None  # a number, a symbol, or unknown
 
 
-@dataclass(frozen=True, slots=True)
-class TensorType:
+class TensorType(Struct, frozen=True):
     """The type that a model declares of a tensor.
 
     Attributes:

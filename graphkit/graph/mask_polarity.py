@@ -12,12 +12,12 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
 import numpy as np
 import onnx.numpy_helper
+from msgspec import Struct
 from onnx import TensorProto
 
 from graphkit.graph.dataflow import ForwardAnalysis
@@ -59,8 +59,7 @@ def make_open_mask(mask: np.ndarray, polarity: Polarity | None) -> np.ndarray:
     return mask_elements(np.ones(mask.shape, np.bool_), polarity).astype(mask.dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class Elements:
+class Elements(Struct, frozen=True):
     """The least and the greatest element that a value can have.
 
     Attributes:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import onnx
 import onnx.helper
+from msgspec import Struct, field
 
 from graphkit.graph.view import Node, Value
 
@@ -17,8 +17,7 @@ SHAPE_SLICE_SINCE = 15  # from which a Shape can give a part of the dims
 NodeInput = Value | str | None  # a value of the view, the name of a new one, or left out
 
 
-@dataclass(frozen=True)
-class NewNode:
+class NewNode(Struct, frozen=True):
     """A node to make."""
 
     op_type: str

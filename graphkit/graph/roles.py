@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+from msgspec import Struct
 from onnx import TensorProto
 
 from graphkit.graph.cache_entries import CROSS, CacheEntry, StateEntry, cache_entries, recurrent_states, split_name
@@ -133,8 +133,7 @@ PLANES: tuple[Axis, ...] = ("other", "batch", "sequence")
 MASKS: tuple[Role, ...] = ("mask", "encoder mask", "image mask")
 
 
-@dataclass(frozen=True, eq=False)
-class Roles:
+class Roles(Struct, frozen=True, eq=False, dict=True):
     """The roles of a model's inputs and outputs.
 
     Attributes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.operator_traits import (
@@ -144,8 +145,7 @@ def readers_beside(before: Value, after: Value) -> Iterator[Node]:
 MAX_SOURCES = 256  # tensors that one shape is said to rest on
 
 
-@dataclass(frozen=True)
-class ShapeTensors:
+class ShapeTensors(Struct, frozen=True):
     """The values of a model that shape arithmetic computes or reads.
 
     Attributes:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from graphkit.contract.bundle_contract import ALIGNMENT, BundleContract, BundleMethod, BundlePort, StateTensor
 from graphkit.errors import ModelError, UsageError
@@ -298,8 +299,7 @@ def packed_files(contract: BundleContract) -> frozenset[str]:
     return frozenset(method.file for method in contract.methods if method.file in steps or method.file not in prompts)
 
 
-@dataclass(frozen=True)
-class _StatePorts:
+class _StatePorts(Struct, frozen=True):
     """The ports of a method that are one state.
 
     Attributes:
@@ -318,8 +318,7 @@ class _StatePorts:
         return [*self.inputs, *self.outputs]
 
 
-@dataclass(frozen=True)
-class _Ports:
+class _Ports(Struct, frozen=True):
     """The ports of a method by how each is treated, which is the same at every run.
 
     Attributes:
@@ -358,8 +357,7 @@ class _Ports:
         )
 
 
-@dataclass
-class _Prefix:
+class _Prefix(Struct):
     """A state whose slots come first, as a method is bound to it.
 
     Attributes:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import onnx
+from msgspec import Struct
 
 from graphkit.contract.bundle_contract import BundleContract, BundleMethod, BundlePort, LegalSize
 from graphkit.contract.contract_files import check_files
@@ -25,8 +25,7 @@ Tokens = int | npt.ArrayLike
 Inputs = Mapping[str, npt.ArrayLike]
 
 
-@dataclass(frozen=True)
-class Feeds:
+class Feeds(Struct, frozen=True):
     """The feeds of a caller.
 
     Attributes:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct, field
 
 from graphkit.contract.contract_parts import EarlyStopping, Generation
 from graphkit.errors import GenerationWarning, ModelError, UsageError
@@ -17,8 +17,7 @@ from graphkit.errors import GenerationWarning, ModelError, UsageError
 OF_PROMPT = ("decoder_input_ids", "decoder_start_token_id", "forced_decoder_ids", "language", "lang_to_id", "task")
 
 
-@dataclass(frozen=True)
-class TokenRules:
+class TokenRules(Struct, frozen=True):
     """Which tokens may follow, which depends on how many there are alone.
 
     Attributes:
@@ -111,8 +110,7 @@ def end_tokens(end: int | Sequence[int]) -> tuple[int, ...]:
     return (end,) if isinstance(end, (int, np.integer)) else tuple(end)
 
 
-@dataclass(frozen=True)
-class SamplingOptions:
+class SamplingOptions(Struct, frozen=True):
     """How to draw tokens, by the names of transformers' `generate`; the hosts in JavaScript draw the same.
 
     Attributes:
@@ -198,8 +196,7 @@ def greedy_search(
     return found
 
 
-@dataclass(frozen=True)
-class BeamOptions:
+class BeamOptions(Struct, frozen=True):
     """How to search, by the names of transformers' `generate`.
 
     Attributes:
@@ -215,15 +212,13 @@ class BeamOptions:
     early_stopping: EarlyStopping = False
 
 
-@dataclass(frozen=True)
-class _Beam:
+class _Beam(Struct, frozen=True):
     score: float
     tokens: tuple[int, ...] = ()
     source: int = 0  # the beam that it goes on from
 
 
-@dataclass
-class _Row:
+class _Row(Struct):
     """The beams of one row, the best first."""
 
     options: BeamOptions

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 import onnx.serialization
 from google.protobuf.message import DecodeError
+from msgspec import Struct
 
 from graphkit.errors import ModelError
 from graphkit.io.byte_source import ByteSource, DataFile, shown_path, source_of
@@ -40,8 +40,7 @@ LOOKALIKES: tuple[tuple[int, bytes, str, str], ...] = (
 PAGES = (b"<!doctype html", b"<html")
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(Struct, frozen=True):
     """A model as read from a file or from memory.
 
     Attributes:

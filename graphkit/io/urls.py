@@ -6,10 +6,11 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from urllib.request import url2pathname
+
+from msgspec import Struct
 
 from graphkit.errors import UsageError
 
@@ -81,8 +82,7 @@ def _say_nothing(_: str) -> None:
     pass
 
 
-@dataclass(frozen=True, kw_only=True)
-class RemoteOptions:
+class RemoteOptions(Struct, frozen=True, kw_only=True):
     """How models on servers are read.
 
     Attributes:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import onnx
 from msgspec import Struct
+from msgspec.structs import replace
 from onnx import NodeProto, TensorProto, checker, defs, helper, numpy_helper, shape_inference
 
 from graphkit.dtypes import dtype_name
@@ -35,8 +35,7 @@ EXPORTED = 18  # the version of the operator set that most exports have
 SEEDS = 5  # test models of an operator that are varied
 
 
-@dataclass(frozen=True, eq=False)
-class Operand:
+class Operand(Struct, frozen=True, eq=False):
     """An operand of a case."""
 
     name: str
@@ -70,8 +69,7 @@ class Observation(Struct, frozen=True):
     count: int = 1  # how many nodes it stands for
 
 
-@dataclass(frozen=True, eq=False)
-class Case:
+class Case(Struct, frozen=True, eq=False):
     """A node with its operands."""
 
     node: NodeProto

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from msgspec import Struct
+
 from graphkit.judges import JUDGES, judges_folder
 from graphkit.render.document_blocks import Block, Prose, table_of
 from graphkit.render.result import Result
 from graphkit.runtime.providers import KNOWN_PROVIDERS, how_to_install, is_here
 
 
-@dataclass(frozen=True)
-class JudgeRow:
+class JudgeRow(Struct, frozen=True):
     """A judge: the version that is installed, "" for none, its package, and what it is and answers."""
 
     name: str
@@ -53,8 +54,7 @@ def list_judges() -> JudgeList:
     return JudgeList(tuple(rows))
 
 
-@dataclass(frozen=True)
-class ProviderRow:
+class ProviderRow(Struct, frozen=True):
     """A provider: where it is from ("built in", or a package and its version), or else what to do to have it."""
 
     name: str

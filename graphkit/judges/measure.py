@@ -6,11 +6,12 @@ import json
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+from msgspec.structs import replace
 from msgspec.structs import replace as replace_fields
 
 from graphkit.analysis.node_placement import number_nodes
@@ -308,8 +309,7 @@ HOLDS: Mapping[str, Callable[[Observation, str, Any], Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class FittedFact:
+class FittedFact(Struct, frozen=True):
     """What is said of an operator."""
 
     verdict: str  # as in a target file

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+
+from msgspec import Struct
 
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Value
@@ -13,8 +14,7 @@ from graphkit.model import Model
 Kind = Callable[[Value], Hashable]
 
 
-@dataclass(frozen=True, eq=False)
-class Ports:
+class Ports(Struct, frozen=True, eq=False, dict=True):
     """The inputs, or the outputs, of two models."""
 
     pairs: tuple[tuple[Value, Value], ...]  # those of A, with those of B that they are
@@ -31,8 +31,7 @@ class Ports:
         return [name for name, a, b in known if a.dtype != b.dtype or len({a.rank, b.rank} - {None}) > 1]
 
 
-@dataclass(frozen=True, eq=False)
-class Interfaces:
+class Interfaces(Struct, frozen=True, eq=False, dict=True):
     """The inputs and outputs of two models."""
 
     inputs: Ports

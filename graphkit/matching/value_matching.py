@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+from msgspec import Struct, field
 from onnx import TensorProto
 
 from graphkit.graph.dataflow import in_order
@@ -325,8 +325,7 @@ COUNTED = re.compile(r"(.*[/.])?([A-Za-z_:]*?[._]?\d+|[A-Z]\w*(_\d+)?_output_\d+
 Alike = Callable[[Value, Value], bool]
 
 
-@dataclass(eq=False)
-class Matching:
+class Matching(Struct, eq=False):
     """The matches so far, in both directions, of all graphs of two models."""
 
     numbers: ValueNumbers = field(default_factory=ValueNumbers)  # the numbers of everything in both models

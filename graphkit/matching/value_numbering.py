@@ -10,13 +10,13 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 import onnx.defs
+from msgspec import Struct
 from onnx import AttributeProto, SparseTensorProto, TensorProto
 
 from graphkit.dtypes import BITS
@@ -80,8 +80,7 @@ def _blocks(model: Model, tensor: TensorProto) -> Iterator[bytes]:
 SAMPLE = 4096  # bytes of either end
 
 
-@dataclass(frozen=True, eq=False)
-class _Constant:
+class _Constant(Struct, frozen=True, eq=False, dict=True):
     """The first constant that got a number."""
 
     number: int

@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from msgspec import structs
+
 from graphkit.analysis.cost_changes import CostChange, cost_change_blocks, cost_ratios
 from graphkit.errors import count_things
 from graphkit.graph.names import by_family, join_words, module_parts, pairs_by_family
@@ -98,7 +100,7 @@ class ModelDiff(Result):
 
     def _count(self, section: str) -> int:
         if section == "nodes":
-            return sum(map(len, vars(self.nodes).values()))
+            return sum(map(len, structs.asdict(self.nodes).values()))
         return len(getattr(self, "finding_changes" if section == "findings" else section))
 
     @property
@@ -167,7 +169,7 @@ class ModelDiff(Result):
             yield f"The bytes of {weights} are missing, and were not compared."
 
     def _section_sentences(self) -> Iterator[str]:
-        nodes = [f"{len(changes):,} {name}" for name, changes in vars(self.nodes).items() if changes]
+        nodes = [f"{len(changes):,} {name}" for name, changes in structs.asdict(self.nodes).items() if changes]
         for section in self.differing:
             counts = ", ".join(nodes) if section == "nodes" else f"{self._count(section):,}"
             redeclared = sum(isinstance(change, Redeclared) for change in self.interface)

@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import Literal
 
+from msgspec import Struct
 from onnx import TensorProto
 
 from graphkit.dtypes import dtype_name
@@ -180,8 +181,7 @@ def _text(node: Node, name: str) -> str | None:
 Key = Callable[[Value, int], Hashable]  # of a constant and its number
 
 
-@dataclass(frozen=True)
-class Weights:
+class Weights(Struct, frozen=True):
     """The constants that differ.
 
     Attributes:
@@ -194,8 +194,7 @@ class Weights:
     pairs: tuple[tuple[Value, Value], ...] = ()  # those that are the same, in A and in B
 
 
-@dataclass(frozen=True, eq=False)
-class _Side:
+class _Side(Struct, frozen=True, eq=False, dict=True):
     """The constants of a model, and their numbers."""
 
     matching: NodeMatching
@@ -426,8 +425,7 @@ def declaration_changes(matching: NodeMatching) -> Iterator[NoteChange]:
 WeightKind = Literal["values", "dtype", "dims", "removed", "added", "storage"]
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(Struct, frozen=True):
     """Something that differs."""
 
     what: str  # its name
@@ -442,26 +440,22 @@ class Change:
         return f"{self.what}: {self.before} -> {self.after}"
 
 
-@dataclass(frozen=True)
-class NameChange(Change):
+class NameChange(Change, frozen=True):
     """An input or output of a node that is another value: both are names, whose numbers vary with that of the node."""
 
 
-@dataclass(frozen=True)
-class Redeclared(Change):
+class Redeclared(Change, frozen=True):
     """An output whose dims are declared in other words, as a fold does: no two sizes of it contradict each other."""
 
 
-@dataclass(frozen=True)
-class NoteChange(Change):
+class NoteChange(Change, frozen=True):
     """A note that differs, of a model or of one thing in it: a doc string, metadata, a denotation."""
 
     note: str = ""  # what all notes of its kind are called, such as `metadata 'namespace'`; "" for one of the model
     of: str = "model"  # what has it: the model, a node, a weight, an input, an output, or a tensor
 
 
-@dataclass(frozen=True)
-class LoneNode:
+class LoneNode(Struct, frozen=True):
     """A node that the other model lacks."""
 
     node: str  # its path
@@ -471,8 +465,7 @@ class LoneNode:
     within: str = ""  # the path of the node in whose body it is, where the other model lacks that too, "" elsewhere
 
 
-@dataclass(frozen=True)
-class PairedNode:
+class PairedNode(Struct, frozen=True):
     """A node of both models."""
 
     node: str  # its path in A
@@ -481,23 +474,20 @@ class PairedNode:
     module: str  # the path of the module that it was exported from, "" where its name tells none
 
 
-@dataclass(frozen=True)
-class MovedNode(PairedNode):
+class MovedNode(PairedNode, frozen=True):
     """A node of both models that is in another graph: a branch of an If in A, the main graph in B."""
 
     graph: str  # the path of its graph in A, "" for the main graph
     other_graph: str  # the same in B
 
 
-@dataclass(frozen=True)
-class ChangedNode(PairedNode):
+class ChangedNode(PairedNode, frozen=True):
     """A node of both models that differs."""
 
     changes: tuple[Change, ...]  # what differs: its operator, attributes, inputs, outputs
 
 
-@dataclass(frozen=True)
-class NodeChanges:
+class NodeChanges(Struct, frozen=True):
     """The nodes that differ, those of bodies and functions included."""
 
     removed: tuple[LoneNode, ...] = ()  # nodes that B lacks
@@ -525,8 +515,7 @@ class WeightChange:
     has_values: bool = field(default=False, metadata={"in_json": False})  # whether `before` or `after` has its values
 
 
-@dataclass(frozen=True)
-class ShapeChange:
+class ShapeChange(Struct, frozen=True):
     """A tensor of both models that has another dtype or other dims."""
 
     value: str  # its path in A
@@ -537,8 +526,7 @@ class ShapeChange:
     follows: bool  # whether it is computed from another tensor that differs so
 
 
-@dataclass(frozen=True)
-class FindingChange:
+class FindingChange(Struct, frozen=True):
     """A finding that is new, gone, or concerns another number of nodes, tensors or outputs."""
 
     kind: str  # its kind, as in a report

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from msgspec import Struct, field
 
 from graphkit.analysis.node_costs import functions_of
 from graphkit.equivalence.check import shared_values
@@ -37,8 +39,7 @@ class ModelSide(GraphSide):
         return None if dims is None else tuple(dim.constant for dim in dims)
 
 
-@dataclass(frozen=True, eq=False)
-class GraphPair:
+class GraphPair(Struct, frozen=True, eq=False):
     """Two graphs that are the same one, though they may differ."""
 
     a: Scope  # the graphs
@@ -46,8 +47,7 @@ class GraphPair:
     owners: tuple[Node, Node] | None = None  # the nodes that they are bodies of; None for main graphs and functions
 
 
-@dataclass(eq=False)
-class NodeMatching:
+class NodeMatching(Struct, eq=False):
     """The nodes of two models that are the same, though they may differ."""
 
     models: tuple[Model, Model]  # both, with their shapes

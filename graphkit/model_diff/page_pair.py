@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from graphkit.analysis.cost_changes import CostChange, frozen_dims, models_of, sizes_of_originals
 from graphkit.analysis.page_graph import PageSizes, page_graph
@@ -18,8 +19,7 @@ from graphkit.shapes import Expr, Shapes, declarations, infer
 from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 
 
-@dataclass
-class _Side:
+class _Side(Struct):
     """A model on a page: what it is called, the sizes that it is first shown at, and those that its reader cannot set.
 
     Attributes:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from graphkit.graph.operator_traits import (
     NORMALIZATIONS,
@@ -31,8 +32,7 @@ ONE_AXIS_SINCE = 13  # of Softmax
 Groups = Sequence[Sequence[int]]
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """How the tensors of a node lie over its common axes.
 
     Attributes:

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct, structs
 
 from graphkit.graph.names import join_words
 from graphkit.ops.tensor import is_known
@@ -25,8 +26,7 @@ FINE, FAILS, WRONG = 0, 1, 2  # outcomes: it runs as meant; it fails; it runs an
 COMPARISONS: Mapping[str, Callable[[Ints, Ints], Bools]] = {"==": np.equal, ">=": np.greater_equal, "<=": np.less_equal}
 
 
-@dataclass(frozen=True)
-class Violation:
+class Violation(Struct, frozen=True):
     """The effect on a node whose precondition is not met.
 
     Attributes:
@@ -88,7 +88,9 @@ class Precondition(ABC):
 def _exprs_in(part: Any) -> Iterator[Expr]:
     if isinstance(part, Expr):
         yield part
-    elif isinstance(part, (tuple, Precondition, Relation)):
+    elif isinstance(part, Relation):
+        yield from (part.left, part.right)
+    elif isinstance(part, (tuple, Precondition)):
         inner = part if isinstance(part, tuple) else (getattr(part, each.name) for each in fields(cast(Any, part)))
         for each in inner:
             yield from _exprs_in(each)
@@ -99,7 +101,9 @@ def _rewrite_exprs(part: Any, rewrite: Callable[[Expr], Expr]) -> Any:
         return rewrite(part)
     if isinstance(part, tuple):
         return tuple(_rewrite_exprs(each, rewrite) for each in part)
-    if isinstance(part, (Precondition, Relation)):
+    if isinstance(part, Relation):
+        return structs.replace(part, left=rewrite(part.left), right=rewrite(part.right))
+    if isinstance(part, Precondition):
         whole: Any = part
         return replace(whole, **{x.name: _rewrite_exprs(getattr(part, x.name), rewrite) for x in fields(whole)})
     return part

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import onnx
+from msgspec import Struct, field
 from onnx import AttributeProto
 
 from graphkit.dtypes import integer_range
@@ -151,8 +151,7 @@ class NodeFacts(NodeView):
         return dims
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """Something that cannot hold at any legal dims.
 
     Attributes:
@@ -165,8 +164,7 @@ class Finding:
     body: Scope | None = None
 
 
-@dataclass(frozen=True)
-class Notes:
+class Notes(Struct, frozen=True):
     """The notes of a pass.
 
     Attributes:

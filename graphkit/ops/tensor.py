@@ -15,13 +15,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 from onnx import TensorProto, helper
 
 from graphkit.dtypes import BITS, FLOATS, INT32_MAX, INT64_MAX, INTEGERS, integer_range
@@ -33,8 +33,7 @@ MAX_ELEMENTS = 512  # elements of larger tensors are not followed
 HUGE = re.compile(rf"(?<![\w.])(-?)(?:{INT64_MAX}|{INT64_MAX + 1}|{INT32_MAX}|{INT32_MAX + 1})(?![\w.])")
 
 
-@dataclass(frozen=True, slots=True)
-class Ratio:
+class Ratio(Struct, frozen=True):
     """A fraction of an expression, as a float tensor holds it before it is rounded: `height / 32`."""
 
     dividend: Expr
@@ -267,8 +266,7 @@ def element_numbers(tensor: Tensor) -> npt.NDArray[Any] | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Common:
+class Common(Struct, frozen=True):
     """The facts that the tensors of a sequence have in common.
 
     Attributes:

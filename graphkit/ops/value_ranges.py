@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
+from msgspec import Struct
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS, inline_array
@@ -33,8 +33,7 @@ from graphkit.symbolic.expr import OPERATIONS, Call, Expr, TooComplexError, cons
 MAX_COMPARED = 8  # different expressions whose least is looked for
 
 
-@dataclass(frozen=True)
-class ValueRange:
+class ValueRange(Struct, frozen=True):
     """The least and the greatest element of a tensor; both occur, unless it has no elements."""
 
     low: Expr
@@ -69,8 +68,7 @@ class ValueRange:
         return ValueRange(function(self.low, limit), function(self.high, limit))
 
 
-@dataclass(frozen=True)
-class Affine:
+class Affine(Struct, frozen=True):
     """The elements of a tensor: `start` plus the sum of each coordinate times its stride.
 
     Attributes:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Formula:
+
+class Formula(Struct, frozen=True):
     """A number that follows from the sizes of the input dims: a page computes it anew where its reader sets others.
 
     Attributes:
@@ -65,8 +65,7 @@ class Shortened(str):
         return made
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """A text that leads to another page."""
 
     text: str
@@ -76,8 +75,7 @@ class Link:
 Cell = str | int | float | Formula | Link | None
 
 
-@dataclass(frozen=True, slots=True)
-class Heading:
+class Heading(Struct, frozen=True):
     """A heading inside a result; an inner one is of a part of what is under the last one that is not.
 
     What is under a main one is what the result is about, which a screen shows, and not a line of that. An address on a
@@ -90,16 +88,14 @@ class Heading:
     place: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Prose:
+class Prose(Struct, frozen=True):
     """A paragraph; a warning stands out, and `sizes` are those at which a page shows its numbers at first."""
 
     text: str
     tone: Literal["plain", "warning", "sizes"] = "plain"
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """A column.
 
     Attributes:
@@ -111,8 +107,7 @@ class Column:
     kind: Literal["text", "code", "number", "note"] = "text"
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """Rows of cells; integers get thousands separators, and None is an empty cell. Marked rows have a colour."""
 
     columns: Sequence[Column]
@@ -154,8 +149,7 @@ def _cell_of(value: object) -> Cell:
     return value.cell() if hasattr(value, "cell") else value  # type: ignore[return-value]
 
 
-@dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(Struct, frozen=True):
     """A chart that the script of a page draws from data, as `page/figures.mjs` reads it; only pages have it."""
 
     title: str
@@ -204,8 +198,7 @@ def line(title: str, axis: str, points: Sequence[tuple[str, int, int]], here: tu
     return Picture(title, {"kind": "line", "axis": axis, "unit": "B", "points": shown, "here": here})
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
+class Drawing(Struct, frozen=True):
     """A directed graph: (id, label, role) nodes and (from, to) edges; a role is a kind of node, for its colour."""
 
     title: str
@@ -213,15 +206,13 @@ class Drawing:
     edges: Sequence[tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
+class Lines(Struct, frozen=True):
     """Lines beneath each other: (text, role). A warning stands out, a note does not; a command is to be copied."""
 
     rows: Sequence[tuple[str, Literal["plain", "note", "warning", "command"]]]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeMark:
+class NodeMark(Struct, frozen=True):
     """A statement about a node, which the drawing of its model on a page shows as a colour."""
 
     colour: str  # the choice of colours that it is one of: `Findings`

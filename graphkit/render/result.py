@@ -15,6 +15,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from msgspec import Struct
+
 from graphkit.errors import UsageError
 from graphkit.render.document_blocks import Block, Cell, NodeMark, Prose, Table, table, table_of
 
@@ -221,9 +223,17 @@ class Result:
         return html_fragment(self)
 
 
+def json_names(kind: type) -> Sequence[str] | None:
+    """Return the names of the fields of a Struct or a dataclass that JSON has, None for another type."""
+    if issubclass(kind, Struct):
+        return kind.__struct_fields__
+    if not dataclasses.is_dataclass(kind):
+        return None
+    return [field.name for field in dataclasses.fields(kind) if field.metadata.get("in_json", True)]
+
+
 def _plain_json(value: object) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in dataclasses.fields(value) if field.metadata.get("in_json", True)]
+    if (names := json_names(type(value))) is not None:
         more = value.computed if isinstance(value, Result) else ()
         return {name: _plain_json(getattr(value, name)) for name in (*names, *more)}
     if isinstance(value, Sizes):

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import product
 from os.path import commonprefix
 
+from msgspec import Struct
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions
 from rich.text import Text
@@ -36,8 +37,7 @@ def as_text(result: Document, width: int = 80, color: bool = False, *, table_wid
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
-@dataclass(frozen=True)
-class Rendered:
+class Rendered(Struct, frozen=True):
     """A result that rich prints, in the width of the console; a console that folds lines folds long names."""
 
     result: Document
@@ -183,8 +183,7 @@ LEAST_ROWS = 5  # of a table that is cut
 FULL = "--full shows all of it."
 
 
-@dataclass(frozen=True)
-class Brief:
+class Brief(Struct, frozen=True):
     """A result on one screen of a terminal."""
 
     result: Document  # the result

@@ -1,6 +1,6 @@
 """The base class of passes, how options are read, their outcome, how a pipeline runs, and the failure of a matcher.
 
-A pass is a frozen dataclass whose fields are its options. It never changes the model that it is given: it
+A pass with options is a frozen dataclass whose fields these are. It never changes the model that it is given: it
 returns another one, with what it changed, and what it declined to change and why.
 """
 
@@ -10,10 +10,11 @@ import copy
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 import onnx
+from msgspec import Struct, field
 
 from graphkit.errors import GraphkitError, PassError, UsageError, count_things
 from graphkit.graph.names import in_short, pair_families
@@ -146,8 +147,7 @@ def declined_blocks(declined: Iterable[Declined]) -> Iterator[Block]:
 ROUNDING = 1e-5  # of float32, where sums are added up in another order; measured: at most 1e-6
 
 
-@dataclass(frozen=True)
-class Premise:
+class Premise(Struct, frozen=True):
     """An assumption of a pass about the inputs: its result equals the original wherever this holds.
 
     Attributes:

@@ -12,13 +12,13 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
 import onnx.numpy_helper
+from msgspec.structs import replace
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import ModelError

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import onnx
 import onnx.helper
+from msgspec.structs import replace
 from onnx.helper import get_attribute_value
 
 from graphkit.graph.new_nodes import NewNode as NewNode

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial, reduce
 from operator import mul, or_, truediv
 
 import numpy as np
+from msgspec import Struct
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS, integer_range
@@ -43,8 +43,7 @@ EXTREMES = {"ReduceMax", "ReduceMin"}
 LIMITED = {"Sigmoid": (0, 1), "Softmax": (0, 1), **dict.fromkeys(("Tanh", "Erf", "Cos", "Sin"), (-1, 1))}
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(Struct, frozen=True):
     """The least and the largest element that a value may have, and whether one may be NaN."""
 
     low: float

@@ -48,7 +48,6 @@ class Rewrite(Pass):
         return Premise(DimSpec(ranges=self.ranges))
 
 
-@dataclass(frozen=True)
 class NodeRewrite(Rewrite):
     """Base of the rewrites that look at one node after the other, each with its first input and its first output.
 

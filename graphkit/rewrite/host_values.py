@@ -9,8 +9,8 @@ given a number.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
+from msgspec import Struct
 from onnx import TensorProto
 
 from graphkit.graph.declared_types import declared_type
@@ -25,8 +25,7 @@ QUANTISED = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT4, TensorProto.
 OF_HOST: tuple[Role, ...] = ("tokens", "encoder tokens", "positions", "token types", *MASKS)  # inputs that a host makes
 
 
-@dataclass(frozen=True, slots=True)
-class Dependence:
+class Dependence(Struct, frozen=True):
     """The inputs that a value is computed from."""
 
     data: bool = False  # whether it depends on activations, a cache or other floating-point inputs
@@ -38,8 +37,7 @@ class Dependence:
         return Dependence(self.data or other.data, self.inputs | other.inputs, self.symbols | other.symbols)
 
 
-@dataclass(frozen=True, slots=True)
-class HostValue:
+class HostValue(Struct, frozen=True):
     """A value that depends on no data, where it meets data."""
 
     value: Value

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import onnx
 import onnx.numpy_helper
+from msgspec import Struct
 from onnx import helper
 
 from graphkit.graph.names import find_value, free_name, names_in
@@ -85,8 +85,7 @@ def _rename_graph(graph: onnx.GraphProto, scope: Scope, names: Mapping[Value, st
                 sharding.tensor_name = now(sharding.tensor_name)
 
 
-@dataclass(frozen=True, slots=True)
-class NewInput:
+class NewInput(Struct, frozen=True):
     """An input to add."""
 
     name: str

@@ -8,7 +8,8 @@ match = Op("Mul", x, Op("Add", erf, Number(1))).match(editor, value)  # match[x]
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from graphkit.graph.operator_traits import COMMUTATIVE
 from graphkit.graph.view import Node, Value
@@ -38,8 +39,7 @@ class Pattern:
         yield known
 
 
-@dataclass(frozen=True, eq=False)
-class _Either(Pattern):
+class _Either(Pattern, Struct, frozen=True, eq=False):
     first: Pattern
     second: Pattern
 
@@ -48,8 +48,7 @@ class _Either(Pattern):
         yield from self.second.solve(editor, value, known)
 
 
-@dataclass(frozen=True, eq=False)
-class Number(Pattern):
+class Number(Pattern, Struct, frozen=True, eq=False):
     """A constant whose elements are all one number, or within a distance of it."""
 
     number: float

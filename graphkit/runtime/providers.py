@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from importlib import import_module, util
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec import Struct, field
 
 if TYPE_CHECKING:
     from onnxruntime import SessionOptions
@@ -70,8 +71,7 @@ KNOWN_PROVIDERS = (
 CAPTURING = ("enable_cuda_graph", "trt_cuda_graph_enable", "enableGraphCapture")
 
 
-@dataclass(frozen=True)
-class Provider:
+class Provider(Struct, frozen=True):
     """A provider that a model is to run on.
 
     Attributes:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
+
+from msgspec import Struct
 
 from graphkit.graph.declared_types import Dim, declared_type, shape_text
 from graphkit.graph.names import family_labels
@@ -44,8 +45,7 @@ ORDER: Sequence[Kind] = ("tokens", "encoder", "past", "positions", "mask", "enco
 FOLLOWING = ("mask", "encoder mask", "positions")  # lengths that follow from others
 
 
-@dataclass(frozen=True)
-class Length:
+class Length(Struct, frozen=True):
     """A length that one input declares as a dim, or several declare alike.
 
     Attributes:
@@ -117,8 +117,7 @@ def _length_places(model: Model) -> Iterator[tuple[Kind, str, int]]:
 INDEPENDENT = ("tokens", "past", "encoder")
 
 
-@dataclass(frozen=True)
-class Correction:
+class Correction(Struct, frozen=True):
     """A declared dim that contradicts the nodes.
 
     Attributes:
@@ -136,8 +135,7 @@ class Correction:
         return f"{family_labels(self.inputs)} is {self.needed}{self.why}, not {self.declared}"
 
 
-@dataclass(frozen=True)
-class Declarations:
+class Declarations(Struct, frozen=True):
     """A model whose inputs declare the dims that its nodes need.
 
     Attributes:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Container, Hashable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from graphkit.dtypes import FLOATS, INTEGERS, dtype_name, integer_range
 from graphkit.errors import UsageError, did_you_mean
@@ -27,8 +27,7 @@ InputShapes = tuple[tuple[str, tuple[int, ...]], ...]
 SymbolRanges = tuple[tuple[str, int | None, int | None], ...]
 
 
-@dataclass(frozen=True)
-class DimSpec:
+class DimSpec(Struct, frozen=True):
     """A user's specification of the dims of a model's inputs, besides their declarations.
 
         spec = DimSpec.of(dims={"batch_size": 1}, ranges={"sequence_length": (1, 512)})

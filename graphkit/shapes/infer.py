@@ -19,6 +19,7 @@ from typing import Any
 
 import onnx
 import onnx.checker
+from msgspec import Struct
 from onnx import AttributeProto, TypeProto, shape_inference
 
 from graphkit.dtypes import FLOATS, INTEGERS
@@ -476,8 +477,7 @@ MAX_COMPARED, COMPARED = 64, frozenset({int, Expr})  # elements: floats have sig
 UNLIKE = ("Constant", "ConstantOfShape", "ConcatFromSequence")  # may hold much, lie in a file; asks another rule
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(Struct, frozen=True):
     """What a rule says: of the outputs, and of what must hold; the inputs keep their identity as long as it is kept."""
 
     inputs: Sequence[Tensor | None]

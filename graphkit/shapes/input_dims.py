@@ -16,12 +16,12 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from types import MappingProxyType
 from typing import Literal
 
+from msgspec import Struct
 from onnx import TensorShapeProto
 
 from graphkit.graph.declared_types import Dim, declared_type
@@ -41,8 +41,7 @@ OF_SEQUENCES: tuple[Role, ...] = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
-class DeclaredInputs:
+class DeclaredInputs(Struct, frozen=True, eq=False):
     """The dims of the inputs that are tensors.
 
     Attributes:

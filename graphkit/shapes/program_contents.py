@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from graphkit.dtypes import dtype_name
 from graphkit.graph.operator_traits import value_inputs
@@ -16,8 +17,7 @@ from graphkit.symbolic.relations import Relation
 Shaped = Sequence[tuple[str, tuple[Expr | None, ...]]]
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(Struct, frozen=True):
     """The axis from which a symbol's number is read: its size is `factor*symbol + rest`.
 
     Attributes:
@@ -37,8 +37,7 @@ class Source:
     rest: Expr
 
 
-@dataclass(frozen=True)
-class Unread:
+class Unread(Struct, frozen=True):
     """A symbol whose number no shape of an input gives.
 
     Attributes:
@@ -95,8 +94,7 @@ def _unsourced_reason(name: str, inputs: Shaped) -> str:
 Element = Expr | Ratio | float | None  # None where it is not known
 
 
-@dataclass(frozen=True)
-class Read:
+class Read(Struct, frozen=True):
     """An input that a node reads for its value.
 
     Attributes:
@@ -118,8 +116,7 @@ class Read:
     unknown: str
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(Struct, frozen=True):
     """An output of a node that reads a shape.
 
     Attributes:
@@ -136,8 +133,7 @@ class Output:
     unknown: str
 
 
-@dataclass(frozen=True)
-class Consumer:
+class Consumer(Struct, frozen=True):
     """A node that reads a shape, an axis or a count.
 
     Attributes:
@@ -212,8 +208,7 @@ def known_dims(tensor: Tensor) -> tuple[Expr | None, ...] | None:
     return None if tensor.dims is None else tuple(dim if is_known(dim) else None for dim in tensor.dims)
 
 
-@dataclass(frozen=True)
-class Input:
+class Input(Struct, frozen=True):
     """A graph input that the caller must give.
 
     Attributes:
@@ -225,8 +220,7 @@ class Input:
     dims: tuple[Expr | None, ...] | None
 
 
-@dataclass(frozen=True)
-class ProgramContents:
+class ProgramContents(Struct, frozen=True):
     """All shape consumers of a model, in file order, and where the symbols in their expressions are read.
 
     Attributes:

@@ -13,8 +13,10 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
 from importlib.resources import files
+from typing import cast
+
+from msgspec import Struct, structs
 
 from graphkit.graph.declared_types import shape_text
 from graphkit.model import ModelLike, as_model
@@ -39,8 +41,7 @@ from graphkit.symbolic.relations import Relation
 SCHEMA = 1  # another number where a reader of this one would misread
 
 
-@dataclass(frozen=True)
-class Program(ProgramContents):
+class Program(ProgramContents, frozen=True):
     """A shape program: its contents, and how to write them as JSON or as a function."""
 
     def to_json(self) -> str:
@@ -58,7 +59,7 @@ class Program(ProgramContents):
         from graphkit import __version__
 
         plain = _Plain()
-        sources = [plain.fields(replace(source, least=0, most=0)) for source in self.sources]
+        sources = [plain.fields(structs.replace(source, least=0, most=0)) for source in self.sources]
         for entry, source in zip(sources, self.sources, strict=True):
             ends = {"least": source.least, "most": source.most}
             entry |= {name: int(end) if math.isfinite(end) else None for name, end in ends.items()}
@@ -120,9 +121,9 @@ class _Plain:
     def __init__(self) -> None:
         self.trees: dict[str, Tree] = {}
 
-    def fields(self, entry: object) -> dict[str, object]:
-        """Return a dataclass by the names of its fields."""
-        return {field.name: self.value(getattr(entry, field.name)) for field in fields(entry)}  # type: ignore[arg-type]
+    def fields(self, entry: Struct) -> dict[str, object]:
+        """Return a Struct by the names of its fields."""
+        return {name: self.value(value) for name, value in structs.asdict(entry).items()}
 
     def value(self, value: object) -> object:
         """Return a value as JSON has it."""
@@ -133,7 +134,7 @@ class _Plain:
         if isinstance(value, (Expr, Ratio, int, float)):
             tree = _expression_tree(value)
             return tree if isinstance(tree, (int, float)) else self.text(value, tree)
-        return self.fields(value)
+        return self.fields(cast(Struct, value))
 
     def text(self, value: Expr | Ratio | float, tree: Tree) -> str:
         """Return the text that stands for a tree, and for no other one."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
+
+from msgspec import Struct
 
 from graphkit.graph.view import Node, Scope
 from graphkit.symbolic.expr import Call, Expr, Symbol, TooComplexError, const
@@ -13,8 +14,7 @@ from graphkit.symbolic.expr import Call, Expr, Symbol, TooComplexError, const
 Row = Mapping[str, Fraction]  # coefficients by symbol, the number under ""; their sum is 0
 
 
-@dataclass(frozen=True)
-class Relation:
+class Relation(Struct, frozen=True):
     """An equality or inequality of two expressions."""
 
     left: Expr
@@ -67,8 +67,7 @@ class Relation:
         return f"{self.left} {self.relation} {self.right}"
 
 
-@dataclass(frozen=True)
-class Requirement(Relation):
+class Requirement(Relation, frozen=True):
     """A relation that holds whenever a node runs."""
 
     node: Node

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
+from msgspec import Struct, field
 from onnx import helper
 
 from graphkit.contract.bundle_contract import BundleContract, StateTensor
@@ -46,8 +46,7 @@ Models = Mapping[str, Model]  # by file
 Arrays = Mapping[str, np.ndarray]
 
 
-@dataclass(frozen=True, eq=False)
-class Call:
+class Call(Struct, frozen=True, eq=False):
     """A call of the export.
 
     Attributes:
@@ -105,8 +104,7 @@ class RecordedSession(IsolatedSession):
         return super().run_in_place({**feed, **added}, outputs)
 
 
-@dataclass(eq=False)
-class Case:
+class Case(Struct, eq=False):
     """The prompts that fail, and the calls of the export for them.
 
     Attributes:
@@ -115,6 +113,7 @@ class Case:
         near: How far logits may be.
         slots: How many slots the states have that models are told where to write, by what tells them, and whether that
             has an axis.
+        calls: Of the export, for each prompt; they are made with it.
     """
 
     originals: Originals
@@ -124,6 +123,7 @@ class Case:
     prompts: Sequence[Prompt]
     near: float
     slots: dict[str, tuple[int, bool]] = field(default_factory=dict)
+    calls: Sequence[Sequence[Call]] = ()
     _sessions: dict[Model, RecordedSession] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

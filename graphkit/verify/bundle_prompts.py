@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from graphkit.contract.bundle_contract import BundleContract, BundleMethod, BundlePort
 from graphkit.equivalence.originals import Originals
@@ -35,8 +36,7 @@ CHUNK = 3  # tokens of a step of several
 PATTERN = "a.b.b.c"  # where three of them stand in a prompt; each is each of these in turn
 
 
-@dataclass(frozen=True)
-class Prompt:
+class Prompt(Struct, frozen=True):
     """A prompt with its masks, encoder inputs and the tokens of later steps.
 
     Attributes:
@@ -327,8 +327,7 @@ def several_at_once(prompt: Prompt, begins: Begin, decoding: Decoding) -> list[n
 Search = Callable[[Stepper, np.ndarray, int, Collection[int]], list[list[int]]]
 
 
-@dataclass(frozen=True, eq=False)
-class Recording:
+class Recording(Struct, frozen=True, eq=False):
     """The results of the originals at one level.
 
     Attributes:

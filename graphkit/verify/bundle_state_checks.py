@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import structs
 
 from graphkit.contract.bundle_contract import BundleContract, BundleMethod, BundlePort, StateTensor
 from graphkit.equivalence.originals import Originals
@@ -43,7 +44,7 @@ class Subject:
         rings = [state.shape[state.axis or 0] for state in bundle.contract.states if state.update == "ring"]
         steps, around = prompts[0].steps, min(rings, default=0) + 2
         count = max(around, STEPS) if around <= len(steps) else STEPS
-        self.first, self.last = replace(prompts[0], steps=steps[:count]), prompts[-1]
+        self.first, self.last = structs.replace(prompts[0], steps=steps[:count]), prompts[-1]
         self._known: dict[int, list[np.ndarray]] = {}
 
     def fresh(self, prompt: Prompt) -> list[np.ndarray]:

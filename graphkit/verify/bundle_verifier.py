@@ -10,6 +10,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
+from msgspec import structs
 
 from graphkit.contract.bundle_contract import BundleContract
 from graphkit.contract.contract_files import read_bundle
@@ -202,7 +203,7 @@ class BundleVerifier:
         if not is_cpu:
             nodes = [f"Nodes of the bundle, as onnxruntime placed them: {placed_text(placed)}."] if placed else []
             fault, near = placement_fault(placed, self.provider), self.allowed.near
-            given = (tuple(replace(run, optimized=True) for run in runs), checks, (*notes, *nodes))
+            given = (tuple(structs.replace(run, optimized=True) for run in runs), checks, (*notes, *nodes))
             return BundleProof(near, near, *given, (*causes, *([fault] if fault else [])), provider=str(self.provider))
         fused: Bundle = IsolatedBundle(self.folder, unchecked=True)
         halves += [] if self.wide is None else self._run_halves(fused)
@@ -288,7 +289,7 @@ class BundleVerifier:
             prompt = prompts[number]
             near = self._within(prompt) if within is None else within
             run = _run_prompt(bundle, prompt, expected.logits[number], near, optimized=within is not None)
-            runs.append(replace(run, is_wide=self.wide is not None))
+            runs.append(structs.replace(run, is_wide=self.wide is not None))
         return runs
 
     def _search_checks(self, bundle: Bundle) -> Checks:
@@ -470,7 +471,7 @@ def equal_tokens(
     with run_isolated(limits):
         oracle = Oracle(originals, can_choose=True)
         bundle = IsolatedBundle(folder, optimize=not provider.is_cpu, unchecked=True, provider=provider)
-        all_prompts = [replace(prompt.first_row(), all_logits=False) for prompt in all_prompts]
+        all_prompts = [structs.replace(prompt.first_row(), all_logits=False) for prompt in all_prompts]
         for prompt in tell_each(all_prompts, "counting equal tokens", progress, "prompt"):
             expected = begin_prompt(oracle, prompt)[:, -1]
             actual = start_bundle(bundle, prompt)[:, -1]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+from msgspec import Struct, field, structs
 
 from graphkit.dtypes import HELD, dtype_name
 from graphkit.graph.declared_types import declared_type
@@ -81,8 +82,7 @@ class Counted:
         return self._session.run(feed)
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Struct, frozen=True):
     """What a model has of the whole that it was made of: a subgraph, or a branch of a merged decoder.
 
     Attributes:
@@ -121,8 +121,7 @@ class Part:
         return [value.name for value in whole.graph.outputs if self.branch is not None and value.name not in self.ends]
 
 
-@dataclass(frozen=True)
-class TwoModels:
+class TwoModels(Struct, frozen=True):
     """An original and its rewrite, to be loaded one after the other.
 
     Attributes:
@@ -215,7 +214,7 @@ def prove_inlined(
     if _count_calls(inlined.model):
         reasons = "; ".join(map(str, inlined.declined))
         return replace(proof, failures=(f"its functions cannot be inlined, as other runtimes do: {reasons}",))
-    result = run(replace(two, sources=(two.sources[0], inlined.model), models=(before, inlined.model)))
+    result = run(structs.replace(two, sources=(two.sources[0], inlined.model), models=(before, inlined.model)))
     if result.failures:
         condition = "with its functions inlined, as other runtimes run it"
         return replace(proof, failures=tuple(f"{condition}: {failure}" for failure in result.failures))

@@ -17,6 +17,7 @@ from typing import Literal
 
 import numpy as np
 import onnx
+from msgspec import Struct
 
 from graphkit.errors import ModelError
 from graphkit.graph.declared_types import declared_type
@@ -240,8 +241,7 @@ Names = tuple[str, str]  # of what is right, and of what is not
 CLOSE = 1e-5  # relative to the largest magnitude, of weights in another order
 
 
-@dataclass(frozen=True, eq=False)
-class Relation:
+class Relation(Struct, frozen=True, eq=False):
     """A simple relation of two arrays.
 
     Attributes:

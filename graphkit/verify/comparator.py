@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 LIKE_INFINITY = 1e30  # numbers from here on stand for infinity, and measure nothing
 USER_DEFINED = 2  # what numpy calls dtypes of others
@@ -24,8 +24,7 @@ def largest_measured(*numbers: float | None) -> float | None:
     return max((number for number in numbers if number is not None), default=None)
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """How far an output is from the expected one.
 
     Attributes:

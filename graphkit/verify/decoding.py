@@ -7,9 +7,9 @@ first step. The loop is for proofs and measurements, not for serving.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike
 
 from graphkit.errors import ModelError
@@ -24,8 +24,7 @@ from graphkit.verify.input_generator import InputGenerator
 PROMPT = Sizes(batch=2, sequence=3, encoder=5)
 
 
-@dataclass(frozen=True)
-class Decoded:
+class Decoded(Struct, frozen=True):
     """The tokens and logits of a loop.
 
     Attributes:
@@ -42,8 +41,7 @@ class Decoded:
             yield {"logits": logits, "tokens": tokens}
 
 
-@dataclass
-class Decoder:
+class Decoder(Struct):
     """One or two models that decode step by step.
 
     Attributes:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from msgspec import Struct
+
 from graphkit.equivalence.bundles import ALL_METHODS, bundle_blocks
 from graphkit.equivalence.equivalence_summary import EquivalenceSummary, share_texts
 from graphkit.equivalence.stages import StageProof, proven_throughout
@@ -18,8 +20,7 @@ NOT_COMPARED: Mapping[str, Mapping[str, str]] = {"not compared": {}}  # what is 
 Proven = TypeVar("Proven", bound="LoweringProof | BundleProof")
 
 
-@dataclass(frozen=True)
-class SourceRun:
+class SourceRun(Struct, frozen=True):
     """One source, or one prompt, through both pipelines.
 
     Attributes:
@@ -55,8 +56,7 @@ class SourceRun:
         return f"source of {count_things(self.length, 'token(s)')}: " if self.length else ""
 
 
-@dataclass(frozen=True)
-class TableProof:
+class TableProof(Struct, frozen=True):
     """How a table of the host compares with the export, row by row.
 
     Attributes:
@@ -186,8 +186,7 @@ def ties_note(ties: int) -> str:
     return f"At {times} the two largest logits are as near as the tolerance: either token is right."
 
 
-@dataclass(frozen=True)
-class Deviation:
+class Deviation(Struct, frozen=True):
     """The largest differences over all runs of a proof.
 
     Attributes:
@@ -211,8 +210,7 @@ class Deviation:
         return ", and ".join([", ".join(clauses[:-1]), clauses[-1]] if len(clauses) > 1 else clauses)
 
 
-@dataclass(frozen=True)
-class BundleRun:
+class BundleRun(Struct, frozen=True):
     """One prompt through the originals and the bundle.
 
     Attributes:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from graphkit.contract.bundle_contract import BundleMethod
 from graphkit.equivalence.originals import Originals
@@ -32,8 +32,7 @@ SIZE = 4  # of a dim that nothing fixes
 Arrays = dict[str, np.ndarray]
 
 
-@dataclass(frozen=True, eq=False)
-class Chain:
+class Chain(Struct, frozen=True, eq=False):
     """A method before it was bundled: models that run one after the other.
 
     Attributes:

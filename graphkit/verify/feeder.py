@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 from onnx import TensorProto
 
 from graphkit.dtypes import INTEGERS, inline_array
@@ -177,8 +178,7 @@ MEETING = (
 MAX_ELEMENTS = 8
 
 
-@dataclass(frozen=True, order=True)
-class Threshold:
+class Threshold(Struct, frozen=True, order=True):
     """A number that a dim meets.
 
     Attributes:
@@ -197,8 +197,7 @@ def find_thresholds(model: Model) -> tuple[Threshold, ...]:
     return tuple(dict.fromkeys(threshold for node in nodes for threshold in reader.of(node)))
 
 
-@dataclass(frozen=True)
-class _Reader:
+class _Reader(Struct, frozen=True):
     shapes: Shapes
     ranges: ValueRangeAnalysis
 
@@ -273,8 +272,7 @@ BUCKETING = ("Log", "Min", "Max", "Clip")  # what looks up by these is a table o
 PADDING = 3  # positions by which exporters shift a table's rows, at most
 
 
-@dataclass(frozen=True)
-class Lengths:
+class Lengths(Struct, frozen=True):
     """The lengths that matter to a model, by its graph.
 
     Attributes:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
 import numpy as np
 from ml_dtypes import finfo
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from graphkit.dtypes import inline_array
 from graphkit.errors import ModelError
@@ -26,8 +27,7 @@ Padding = Literal["full", "right", "left", "holes", "empty", "above", "below"]  
 BY_ROW: tuple[Padding, ...] = ("left", "right", "holes", "full")
 
 
-@dataclass(frozen=True)
-class Draw:
+class Draw(Struct, frozen=True):
     """How the elements of a run are drawn.
 
     Attributes:
@@ -156,8 +156,7 @@ MAX_MARK_ELEMENTS = 8
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Marks:
+class Marks(Struct, frozen=True):
     """Numbers that the nodes of models compare with."""
 
     integers: tuple[int, ...] = ()
@@ -257,8 +256,7 @@ def _tie_elements(array: np.ndarray, edges: np.ndarray) -> None:
 MAX_BYTES = 16 << 20  # of all defaults that are overridden together
 
 
-@dataclass(frozen=True)
-class Defaults:
+class Defaults(Struct, frozen=True):
     """The defaults of inputs that runs may override.
 
     Attributes:

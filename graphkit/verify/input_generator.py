@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from onnx import TensorProto
 
 from graphkit.dtypes import BITS, FLOATS, INTEGERS, dtype_name
@@ -344,8 +345,7 @@ class InputGenerator:
         return rng.integers(0, high, shape)
 
 
-@dataclass(frozen=True)
-class InputSpec:
+class InputSpec(Struct, frozen=True):
     """An input of a model that was made of an export.
 
     Attributes:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
+from msgspec import Struct
 
 from graphkit.graph.declared_types import Dim, declared_dims, shape_text
 from graphkit.graph.names import family_labels
@@ -33,8 +33,7 @@ from graphkit.verify.run_sizes import propose_assignments
 ASK = "give --dim or --input where that is meant"
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(Struct, frozen=True):
     """A difference of two interfaces.
 
     Attributes:
@@ -178,8 +177,7 @@ class _Claims:
         return frozenset(axis for axis, (dim, size) in axes if is_wrong(dim, size))
 
 
-@dataclass(frozen=True)
-class Branch:
+class Branch(Struct, frozen=True):
     """A step of a merged decoder.
 
     Attributes:

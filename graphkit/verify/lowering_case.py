@@ -7,11 +7,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from graphkit.contract import Method, Port
 from graphkit.equivalence.originals import Originals
@@ -148,8 +148,7 @@ class IsolatedMethods:
         return opened[1].run(feed)
 
 
-@dataclass(frozen=True, eq=False)
-class LoweringCase:
+class LoweringCase(Struct, frozen=True, eq=False):
     """A case of both pipelines, in which causes are sought.
 
     Attributes:

@@ -6,12 +6,13 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import tee, zip_longest
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from graphkit.contract import Contract, Port
 from graphkit.equivalence.originals import Originals
@@ -174,8 +175,7 @@ MOST = 1 << 24  # elements of all candidates for a row
 SHOWN = 3
 
 
-@dataclass(frozen=True, eq=False)
-class ComparedTable:
+class ComparedTable(Struct, frozen=True, eq=False):
     """A table of the host beside the rows of the export.
 
     Attributes:
@@ -426,8 +426,7 @@ def _without_data(model: Model) -> set[Value]:
 Mendable = ComparedTable | WrongWeight | WrongAttribute
 
 
-@dataclass(frozen=True, eq=False)
-class Facts:
+class Facts(Struct, frozen=True, eq=False):
     """The differences of the files.
 
     Attributes:

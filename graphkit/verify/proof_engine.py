@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import onnx
+from msgspec import Struct
 
 from graphkit.errors import GraphkitError, ModelError
 from graphkit.model import Model, load
@@ -43,8 +43,7 @@ class Call(Protocol):
 C = TypeVar("C", bound=Call)
 
 
-@dataclass(frozen=True, eq=False)
-class Outcome(Generic[C]):
+class Outcome(Struct, Generic[C], frozen=True, eq=False):
     """A call, repeated by a candidate.
 
     Attributes:
@@ -98,8 +97,7 @@ def yield_outcomes(found: Iterable[Outcome[C]]) -> Iterator[Outcome[C]]:
         raise fatal[0]
 
 
-@dataclass(frozen=True, eq=False)
-class Step:
+class Step(Struct, frozen=True, eq=False):
     """A call in a sequence of calls that share state.
 
     Attributes:
@@ -113,8 +111,7 @@ class Step:
     run: Callable[[], Outputs]
 
 
-@dataclass(frozen=True)
-class Agreement:
+class Agreement(Struct, frozen=True):
     """How far a candidate follows an oracle.
 
     Attributes:

@@ -14,9 +14,10 @@ import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
+from msgspec import Struct, field, structs
 
 from graphkit.errors import ModelError, count_things
 from graphkit.graph.names import join_words
@@ -43,8 +44,7 @@ FURTHER, NO_TIME = "further sizes and values", "for which the limit of time leav
 MAX_EMPTY = 16  # dims that are tried at 0, and legal sizes that are looked through for each
 
 
-@dataclass(frozen=True)
-class RunRecord:
+class RunRecord(Struct, frozen=True):
     """The sizes and flags that an original runs at.
 
     Attributes:
@@ -67,8 +67,7 @@ class RunRecord:
     unlike: list[Run] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class LevelRuns:
+class LevelRuns(Struct, frozen=True):
     """How to run a model again: its session, made when it is needed, and its feeds."""
 
     open: Callable[[], Runner]
@@ -106,8 +105,7 @@ def unsteady_runs(session: Runner, feeder: Feeder, runs: Sequence[Run]) -> list[
     return [run for run in runs if run in unsteady]
 
 
-@dataclass(frozen=True)
-class _Recorder:
+class _Recorder(Struct, frozen=True):
     """Runs a model with one combination of flags, and records that."""
 
     session: Runner
@@ -209,8 +207,8 @@ class _Recorder:
             names = tuple(each.name for each in empty)
             if (empty is taken and len(taken) < 2) or any(all(dims.get(name) == 0 for name in names) for dims in known):
                 continue
-            shorter = tuple(replace(each, low=0) if each in empty else each for each in legal.variables)
-            wish = replace(legal, variables=shorter).near({**usual, **dict.fromkeys(names, 0)})
+            shorter = tuple(structs.replace(each, low=0) if each in empty else each for each in legal.variables)
+            wish = structs.replace(legal, variables=shorter).near({**usual, **dict.fromkeys(names, 0)})
             few = itertools.islice(wish, MAX_EMPTY)
             dims = next((dims for dims in few if not any(dims[name] for name in names)), None)
             if dims is None:
@@ -379,8 +377,7 @@ def with_empty_outputs(proof: RewriteProof, empty: Sequence[str], empty_outputs:
     return proof.plus(caveats=gaps, notes=[f"Output {', '.join(none)} has no elements at any size."] if none else [])
 
 
-@dataclass
-class _Tally:
+class _Tally(Struct):
     worst: Difference | None = None
     scaled: float = 0.0
     run: int = 0
@@ -445,8 +442,7 @@ def prove_level(
     return _judge_level(runs, tolerance, measured, allowed)
 
 
-@dataclass(frozen=True)
-class _Measured:
+class _Measured(Struct, frozen=True):
     """The scaled differences of each run by output, or why the model does not load; the failure of each run."""
 
     differences: list[dict[str, float]]

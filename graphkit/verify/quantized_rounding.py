@@ -21,6 +21,7 @@ from dataclasses import replace
 
 import numpy as np
 import onnx
+from msgspec import structs
 from onnx import TensorProto, helper, numpy_helper
 
 from graphkit.equivalence.equivalence_summary import EquivalenceSummary
@@ -180,7 +181,7 @@ def join_proofs(proofs: Sequence[tuple[Mapping[str, bool], RewriteProof]]) -> Re
         where = ", ".join(f"{name}={str(flag).lower()}" for name, flag in flags.items())
         for output in proof.outputs:
             name = f"{output.name} ({where})" if where else output.name
-            outputs.append(replace(output, name=name, worst=output.worst and output.worst + len(runs)))
+            outputs.append(structs.replace(output, name=name, worst=output.worst and output.worst + len(runs)))
         runs += [replace(run, flags={**run.flags, **flags}) for run in proof.runs]
         skipped += [replace(run, flags={**run.flags, **flags}) for run in proof.skipped]
         failures += [f"{where}: {failure}" if where else failure for failure in proof.failures]
@@ -196,7 +197,7 @@ def join_proofs(proofs: Sequence[tuple[Mapping[str, bool], RewriteProof]]) -> Re
         skipped=tuple(skipped),
         outputs=tuple(outputs),
         weights=max((proof.weights for proof in parts), key=lambda weights: weights.equal),
-        level=replace(worst, runs=sum(proof.level.runs for proof in parts)),
+        level=structs.replace(worst, runs=sum(proof.level.runs for proof in parts)),
         notes=_join_texts(proof.notes for proof in parts),
         failures=tuple(failures),
         coverage="; ".join(_join_texts([proof.coverage] for proof in parts)),

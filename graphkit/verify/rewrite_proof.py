@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+from msgspec import Struct
+
 from graphkit.analysis.cost_changes import CostChange
 from graphkit.equivalence.equivalence_summary import EquivalenceSummary
 from graphkit.errors import count_things
@@ -95,8 +97,7 @@ def proof_blocks(proof: Result | None, files: str, options: str = "") -> Iterato
         yield from proof.blocks()
 
 
-@dataclass(frozen=True)
-class WeightProof:
+class WeightProof(Struct, frozen=True):
     """Weights compared byte by byte.
 
     Attributes:
@@ -123,8 +124,7 @@ class WeightProof:
             yield Prose(f"{constants} new; only the runs compare what is made of them.")
 
 
-@dataclass(frozen=True)
-class LevelProof:
+class LevelProof(Struct, frozen=True):
     """A model at onnxruntime's default level, against its original without optimizations.
 
     Attributes:
@@ -199,8 +199,7 @@ class SkippedRun(RunSizes):
     reason: str
 
 
-@dataclass(frozen=True)
-class OutputProof:
+class OutputProof(Struct, frozen=True):
     """One output in all runs.
 
     Attributes:
@@ -374,8 +373,7 @@ def _dims_text(dims: Mapping[str, int]) -> str:
     return ", ".join(f"{first}{more}={size}" for (first, more), size in zip(others, groups, strict=True))
 
 
-@dataclass(frozen=True)
-class LoopProof:
+class LoopProof(Struct, frozen=True):
     """The pair against the merged decoder, decoding greedily.
 
     Attributes:

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import onnx
+from msgspec import Struct, field
 from onnx import TensorProto, helper, numpy_helper
 
 from graphkit.dtypes import HALVES, inline_array
@@ -165,8 +165,7 @@ DECIDED = "extreme values, NaN and infinities, where rounding decides"
 Outputs = Mapping[str, Output]
 
 
-@dataclass(eq=False)
-class RoundingJudge:
+class RoundingJudge(Struct, eq=False, dict=True):
     """The judge of differences above the tolerance: whether they are rounding.
 
     Attributes:

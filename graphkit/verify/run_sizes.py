@@ -10,13 +10,14 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from graphkit.graph.roles import MASKS, Axis
 from graphkit.shapes import Expr, infer
@@ -199,8 +200,7 @@ SHORT = Row(2, 1, 2, 1)
 MAX_DRAWS = 6  # of one kind, where inputs hold few elements
 
 
-@dataclass(frozen=True)
-class Edge:
+class Edge(Struct, frozen=True):
     """A run that is worth trying.
 
     Attributes:

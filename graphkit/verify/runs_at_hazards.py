@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import onnx
+from msgspec import structs
 
 from graphkit.analysis.hazards import Check, Hazard, Hazards, dims_text
 from graphkit.dtypes import INTEGERS
@@ -70,7 +71,7 @@ def check_hazards(
         else:
             checks = [runs.check(hazard) for hazard in found.hazards]
     pairs = zip(found.hazards, checks, strict=True)
-    return replace(found, hazards=tuple(replace(hazard, check=check) for hazard, check in pairs))
+    return replace(found, hazards=tuple(structs.replace(hazard, check=check) for hazard, check in pairs))
 
 
 class _Runs:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from onnx import TensorProto
 
 from graphkit.dtypes import HALVES
@@ -93,8 +93,7 @@ def error_tolerance(model: Model, error: float) -> float:
     return error if tolerance <= FLOAT32_TOLERANCE else max(error, tolerance)
 
 
-@dataclass(frozen=True)
-class BundleTolerance:
+class BundleTolerance(Struct, frozen=True):
     """Largest differences that count as equal, over how far logits vary where that is more than 1.
 
     Attributes:

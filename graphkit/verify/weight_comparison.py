@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 import onnx
+from msgspec import Struct
+from msgspec.structs import replace
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from graphkit.dtypes import BITS, dtype_name
@@ -36,8 +37,7 @@ MERGED = "_merged_0"  # behind the names in a merged decoder
 ADDED = re.compile(r"_(\d+|value)$")
 
 
-@dataclass(frozen=True, eq=False)
-class Weight:
+class Weight(Struct, frozen=True, eq=False, dict=True):
     """A constant tensor of a model, under the name of its value, or of the node whose attribute it is."""
 
     name: str
@@ -148,8 +148,7 @@ def _element_index(tensor: TensorProto, offset: int) -> str:
     return str([int(position) for position in np.unravel_index(index, tuple(tensor.dims))])
 
 
-@dataclass(frozen=True, eq=False)
-class WrongWeight:
+class WrongWeight(Struct, frozen=True, eq=False):
     """A weight that has other elements than that of the same name.
 
     Attributes:
@@ -172,8 +171,7 @@ class WrongWeight:
         return f"Weight '{self.name}' of {self.file} is not that of the export: {differ}{where}."
 
 
-@dataclass(frozen=True, eq=False)
-class WrongAttribute:
+class WrongAttribute(Struct, frozen=True, eq=False):
     """A number in an attribute that is another one than in the node of the same name.
 
     Attributes:

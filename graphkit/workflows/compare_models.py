@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import onnx
+from msgspec import Struct
 from onnx import TensorProto
 from onnx.helper import make_tensor
 
@@ -108,8 +108,7 @@ def _load_other(source: ModelLike, limits: Limits) -> Model | ArrayFile:
     return _load_model(source)
 
 
-@dataclass(eq=False)
-class _Comparison:
+class _Comparison(Struct, eq=False, dict=True):
     model: Model
     other: Model | ArrayFile
     spec: DimSpec

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
+from msgspec import Struct, structs
 
 from graphkit.analysis.cost_changes import BeforeAndAfter, CostChange, cost_change
 from graphkit.graph.declared_types import declared_type
@@ -28,8 +29,7 @@ T = TypeVar("T")
 REWRITTEN, WRITTEN, PROVEN = 0.1, 0.25, 0.95  # shares of the work that are done then, of a model with large weights
 
 
-@dataclass(frozen=True)
-class SplitFile:
+class SplitFile(Struct, frozen=True):
     """A file before or after, and its bytes; None where it is missing."""
 
     name: str
@@ -47,8 +47,7 @@ def copied_text(names: Sequence[str]) -> str:
     return f"Wrote {join_words(names)} too, copied from beside the source." if names else ""
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """A claim about a rewrite: wherever its premise holds, it gives the results of the original.
 
     Attributes:
@@ -81,8 +80,7 @@ class Claim:
         )
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(Struct, frozen=True):
     """The result of a proof, or why there is none.
 
     Attributes:
@@ -141,8 +139,7 @@ class FileReport(ProvenReport):
             yield Prose(unused_text(self.unused))
 
 
-@dataclass(frozen=True)
-class FileRewrite:
+class FileRewrite(Struct, frozen=True):
     """A rewrite of a model, the result of which goes to a file.
 
     Attributes:
@@ -269,7 +266,7 @@ class FileRewrite:
         if gone:
             proto = copy_proto(self.model)
             keep_members(proto.graph.output, [info.name not in gone for info in proto.graph.output])
-            compared = replace(self, model=self.model.with_proto(proto))
+            compared = structs.replace(self, model=self.model.with_proto(proto))
         return Evidence(compared.prove(file, premise=claim.premise, error=claim.error), notes=notes)
 
     def _prove_unrounded(self, rewritten: Model, file: Path, premise: Premise) -> Evidence:
@@ -283,14 +280,14 @@ class FileRewrite:
             if isinstance(two, str):
                 return Evidence(unproven=f"the model has {two}; {NO_BOUND}")
             pairs.append((flags, two))
-        written = replace(self, model=rewritten).prove(file, premise=premise)
+        written = structs.replace(self, model=rewritten).prove(file, premise=premise)
         if not written.passed:
             return Evidence(written, notes=("The written file is compared with the result in memory.",))
         asked = RewriteProofOptions(tolerance=TOLERANCE, of_magnitude=True, exact=True, limits=self.options.limits)
         spec = premise.spec | self.options.spec
         proofs = [(flags, verify_rewrite(*two, spec, asked, progress=self.proof_progress)) for flags, two in pairs]
         proof = join_proofs(proofs)
-        whole = replace(self, options=replace(self.options, tolerance=math.inf)).prove(file, premise=premise)
+        whole = structs.replace(self, options=replace(self.options, tolerance=math.inf)).prove(file, premise=premise)
         moved = max((output.absolute or 0.0 for output in whole.outputs), default=0.0)
         note = (
             "The proof rounds the data of each product as the original does, and compares the products and all that "

@@ -10,6 +10,8 @@ from itertools import chain
 from pathlib import Path
 from typing import ClassVar, cast
 
+from msgspec import Struct
+
 from graphkit.analysis.cost_changes import CostChange, cost_change_blocks
 from graphkit.analysis.shape_ops import Change, changes_table
 from graphkit.analysis.tensor_shapes import RemainingShapes, remaining_shapes
@@ -132,8 +134,7 @@ def fold_file(
     return folded.report(written, proof, written.unused)
 
 
-@dataclass(frozen=True)
-class FoldedFile:
+class FoldedFile(Struct, frozen=True):
     """A model that was folded and is to be written.
 
     Attributes:

@@ -5,7 +5,6 @@ The schema of a result is made from the annotations of its fields: each class de
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -44,7 +43,7 @@ from graphkit.fleet.survey_table import SurveyTable
 from graphkit.judges.judge_list import JudgeList, ProviderList
 from graphkit.model_diff.model_diff import ModelDiff
 from graphkit.ops.tensor import Ratio
-from graphkit.render.result import Result, Sizes, versioned_schema
+from graphkit.render.result import Result, Sizes, json_names, versioned_schema
 from graphkit.rewrite.base import Declined
 from graphkit.shapes.program_contents import Consumer, Input, Source, Unread
 from graphkit.symbolic.expr import Bound, Expr
@@ -193,10 +192,9 @@ class Maker:
         self.named: dict[str, Schema] = {}
 
     def fields(self, kind: type) -> dict[str, Schema]:
-        """Return the schema of each property that the JSON of a dataclass has."""
+        """Return the schema of each property that the JSON of a Struct or a dataclass has."""
         hints = get_type_hints(kind)
-        shown = [field.name for field in dataclasses.fields(kind) if field.metadata.get("in_json", True)]
-        schemas = {name: self.of(hints[name]) for name in shown}
+        schemas = {name: self.of(hints[name]) for name in json_names(kind) or ()}
         for name in kind.computed if issubclass(kind, Result) else ():
             schemas[name] = self.of(get_type_hints(getattr(kind, name).fget)["return"])
         return schemas
@@ -218,7 +216,7 @@ class Maker:
             return {"type": "array", "items": self.of(arguments[0])}
         if origin in (dict, Mapping):
             return {"type": "object", "additionalProperties": self.of(arguments[1])}
-        if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        if isinstance(hint, type) and json_names(hint) is not None:
             return self.reference(hint)
         raise TypeError(f"{hint} has no JSON Schema")
 

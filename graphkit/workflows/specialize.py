@@ -11,12 +11,12 @@ from __future__ import annotations
 import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct, field
 
 from graphkit.errors import GraphkitError, ModelError, UsageError
 from graphkit.model import Model, ModelLike, as_model
@@ -37,8 +37,7 @@ Shapes = Mapping[str, Sequence[int]]
 _FOLDING = Lock()  # the shape engine's tables of known expressions belong to one thread at a time
 
 
-@dataclass(eq=False)
-class _Entry:
+class _Entry(Struct, eq=False):
     """A session, or the place of one that a thread is making."""
 
     lock: Lock = field(default_factory=Lock)

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import onnx.parser
 import pytest
 from builders import model_with_constants as model
+from msgspec.structs import replace
 
 from graphkit.analysis.hazards import SHOWN, Check, Hazard, Hazards, LegalSizes, hazards
 from graphkit.errors import ModelError
@@ -229,7 +229,7 @@ def test_a_check_is_told_in_the_place_of_what_is_foretold() -> None:
     (one,) = hazards(LAYERS).hazards
     texts = []
     for confirmed in (True, False, None):
-        checked = Hazard(**{**one.__dict__, "check": Check(confirmed, "so it is")})
+        checked = replace(one, check=Check(confirmed, "so it is"))
         text = Hazards((checked,)).to_text()
         texts += [line.strip() for line in text.splitlines() if "so it is" in line or "onnxruntime:" in line]
     assert texts == [

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 
 import onnx
 import pytest
+from msgspec.structs import replace
 from real_models import UNLIKE, params
 from rich.cells import cell_len
 

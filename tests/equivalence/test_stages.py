@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from msgspec import structs
 from onnx import numpy_helper
 from real_models import PIPELINES, params, unpacked
 from small_models import model
@@ -145,7 +146,7 @@ def test_a_stage_with_a_fault_is_not_proven(
     model: str, name: str, fault: Callable[[onnx.GraphProto], None], parts_of: Callable[[str], Parts]
 ) -> None:
     stage = stage_of(parts_of("t5-tiny"), model, name)
-    assert not proven(replace(stage, after=edited(stage.after, fault))).is_proven
+    assert not proven(structs.replace(stage, after=edited(stage.after, fault))).is_proven
 
 
 def test_inputs_that_stand_for_each_other_s_values_are_not_proven(parts_of: Callable[[str], Parts]) -> None:
@@ -153,12 +154,12 @@ def test_inputs_that_stand_for_each_other_s_values_are_not_proven(parts_of: Call
     first, second, *_ = stage.stands_for
     names = {**stage.stands_for, first: stage.stands_for[second], second: stage.stands_for[first]}
     assert proven(stage).is_proven
-    assert not proven(replace(stage, stands_for=names)).is_proven
+    assert not proven(structs.replace(stage, stands_for=names)).is_proven
 
 
 def test_an_output_that_is_gone_is_not_proven(parts_of: Callable[[str], Parts]) -> None:
     stage = stage_of(parts_of("t5-tiny"), "step", "functions inlined, folded")
-    found = proven(replace(stage, after=edited(stage.after, lambda graph: graph.output.pop() and None)))
+    found = proven(structs.replace(stage, after=edited(stage.after, lambda graph: graph.output.pop() and None)))
     assert not found.proven
     assert "is missing" in found.unproven
 
@@ -203,7 +204,7 @@ def test_a_decoder_that_is_the_other_step_of_the_merged_one_is_not_proven(
 ) -> None:
     stage = stage_of(parts_of("t5-tiny"), model, "one step of the merged decoder")
     assert proven(stage).is_proven
-    assert not proven(replace(stage, values={name: ~flag for name, flag in stage.values.items()})).is_proven
+    assert not proven(structs.replace(stage, values={name: ~flag for name, flag in stage.values.items()})).is_proven
 
 
 @pytest.mark.parametrize(("sizes", "is_proven"), [({}, False), ({"n": 2}, True), ({"n": 3}, False), ({"m": 2}, False)])

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from rewriting import model_of
@@ -28,7 +26,7 @@ def test_it_is_hashable_and_does_not_change() -> None:
     assert len({SPEC, DimSpec.of({"N": 2}, {"x": (2, 3)}, {"L": (1, None)}), AS_DECLARED}) == 2
     SPEC.numbers["N"] = 7
     assert SPEC.numbers == {"N": 2}
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         SPEC.dims = ()  # type: ignore[misc]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -11,6 +10,7 @@ import onnx.parser
 import pytest
 from builders import model_with_constants as model
 from hazard_cases import CASES
+from msgspec.structs import replace
 from real_models import params
 
 from graphkit.analysis.hazards import Check, Hazard, Hazards, hazards

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import onnx
 import pytest
+from msgspec.structs import replace
 
 import graphkit
 import graphkit.passes.control_flow.merged_decoders

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
@@ -23,6 +22,7 @@ from fsspec.asyn import AsyncFileSystem, sync
 from huggingface_hub import HfApi, hf_hub_url
 from huggingface_hub.hf_api import RepoFile
 from huggingface_hub.utils import build_hf_headers
+from msgspec.structs import replace
 
 from graphkit.errors import GraphkitError, ModelError, UsageError
 from graphkit.io.remote.http_file import HINTS, HttpFile, problem_of

@@ -12,7 +12,6 @@ import random
 import re
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from functools import cache
 from http import HTTPStatus
 from typing import TypeVar
@@ -21,6 +20,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from fsspec.asyn import get_loop, sync
+from msgspec.structs import replace
 from yarl import URL
 
 from graphkit.io.remote.server import CHANGED, Head, Revision, Served, Sink, Span, part_spans

@@ -7,8 +7,9 @@ import os
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from graphkit.errors import ModelError, OutputError
 
@@ -17,8 +18,7 @@ Sink = Callable[[int, bytes], None]  # takes bytes, and where they belong
 CHANGED = "it has changed while it was read"
 
 
-@dataclass(frozen=True)
-class Revision:
+class Revision(Struct, frozen=True):
     """How a server tells one content of a file from another; empty where it does not say."""
 
     etag: str = ""  # the tag of the content
@@ -33,8 +33,7 @@ class Revision:
         return all(before == after for before, after in pairs if before and after)
 
 
-@dataclass(frozen=True)
-class Head:
+class Head(Struct, frozen=True):
     """The first answer of a server about a file."""
 
     size: int  # bytes of the whole file

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 from onnx import TensorProto, helper
 
 from graphkit.dtypes import FLOATS
@@ -27,8 +28,7 @@ ROTARY = slice(7, 9)  # inputs of a GroupQueryAttention
 UNKNOWN = range(9, 14)
 
 
-@dataclass(frozen=True)
-class HeadSizes:
+class HeadSizes(Struct, frozen=True):
     """The heads of an attention."""
 
     heads: int  # of queries, and of keys and values

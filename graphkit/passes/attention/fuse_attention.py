@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
 import onnx
 import onnx.parser
+from msgspec import Struct
+from msgspec.structs import replace
 from onnx import TensorProto
 
 from graphkit.graph.operator_traits import CUTTING, REARRANGING, SAME_ORDER, cut_bounds, joined_parts
@@ -35,8 +36,7 @@ TAKING = CUTTING - {"Compress"} | {"Gather"}
 Kind = Literal["batch", "row", "column"]
 
 
-@dataclass(frozen=True)
-class Atom:
+class Atom(Struct, frozen=True):
     """A dim, or a factor of one."""
 
     kind: Kind  # the thing that it counts
@@ -47,8 +47,7 @@ class Atom:
 Group = tuple[Atom, ...]
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """The meaning of a tensor's dims."""
 
     dims: tuple[Group, ...]  # the atoms of each dim, none for a dim of 1
@@ -170,8 +169,7 @@ def _layout_after_part(editor: Editor, node: Node, out: Value, dims: Dims, befor
     return before.part(axis, start, count) if count is not None else None
 
 
-@dataclass(frozen=True, eq=False)
-class Projection:
+class Projection(Struct, frozen=True, eq=False):
     """Queries, keys or values: columns of the product of a tensor and a constant weight."""
 
     linear: Linear  # the MatMul
@@ -256,8 +254,7 @@ Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
 ROLES = ("queries", "keys", "values")
 
 
-@dataclass(frozen=True, eq=False)
-class Joined:
+class Joined(Struct, frozen=True, eq=False):
     """The result of an attention, its heads joined."""
 
     value: Value  # the value
@@ -491,7 +488,6 @@ ROWS_AND_BATCH = (1, 0, 2)  # the order that swaps these two
 CHANGE = "attention(s) fused: onnxruntime has a kernel for the node, other runtimes inline its function"
 
 
-@dataclass(frozen=True)
 class FuseAttention(NodeRewrite):
     """Make self-attention, from the projections to the heads side by side, one com.microsoft.Attention.
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from onnx import TensorProto, helper
 
 from graphkit.dtypes import FLOATS, INTEGERS
@@ -27,8 +28,7 @@ ENOUGH = -20.0  # exp of it is 2e-9: with less a mask lets scores through
 NEGLIGIBLE = -1e4  # what is filled in for scores that do not count is at most this, in any export
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
+class Reach(Struct, frozen=True):
     """How scores reach a Softmax."""
 
     axis: int  # over which it sums, counted from the end
@@ -506,7 +506,6 @@ IS_NAN = Op("IsNaN", GUARDED)
 GUARD = Op("Where", IS_NAN, FILL, GUARDED) | Op("Where", Op("Not", IS_NAN), GUARDED, FILL)
 
 
-@dataclass(frozen=True)
 class DropNanGuard(Rewrite):
     """Remove `Where(IsNaN(p), 0, p)` where p is a Softmax of finite scores, and `Max(scores, least)` before it.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from graphkit.graph.new_nodes import RESHAPE_SINCE, SHAPE_SLICE_SINCE, make_concat, make_reshape
 from graphkit.graph.operator_traits import RESHAPING, UNARY, broadcasts_inputs, joined_parts
@@ -18,8 +19,7 @@ RANK = 4
 COPYING = ("Reshape", "Expand", "Tile", "Concat", "Gather")  # what may be the last node of a repeat
 
 
-@dataclass(frozen=True)
-class Repeat:
+class Repeat(Struct, frozen=True):
     """A tensor `[batch, heads * count, ...]` in which each head comes `count` times."""
 
     node: Node  # the node that gives it
@@ -92,8 +92,7 @@ def _is_copying(node: Node, data: Value, axis: int, rank: int) -> bool:
 MATRIX = 2  # the first axis of a matrix, behind batch and heads
 
 
-@dataclass(frozen=True)
-class Product:
+class Product(Struct, frozen=True):
     """A MatMul whose right operand is repeated."""
 
     node: Node  # the MatMul
@@ -179,7 +178,6 @@ def _is_alike(editor: Editor, copies: Value, node: Node, index: int) -> bool:
     return all(each is not None and (len(each) <= MATRIX or each[-MATRIX - 1].constant == 1) for each in others)
 
 
-@dataclass(frozen=True)
 class ShareKvHeads(NodeRewrite):
     """Multiply the queries of a group with the one head that they share, instead of with copies of it.
 

@@ -19,7 +19,6 @@ from graphkit.rewrite import Editor, NewNode, Rewrite, attributes_of
 Rule = Callable[[Editor, Node], Value | None]
 
 
-@dataclass(frozen=True)
 class EliminateIdentity(Rewrite):
     """Remove nodes that return their input unchanged: Identity, Dropout, a Cast to the same type, x * 1, and the like.
 
@@ -253,7 +252,6 @@ def _has_signs(editor: Editor, value: Value, *, negative: bool) -> bool:
 STATES = (5, 6)  # of an LSTM, which index holds the hidden and which the cell state; a GRU and an RNN have the first
 
 
-@dataclass(frozen=True)
 class DropZeroStates(Rewrite):
     """Leave out the initial states of LSTM, GRU and RNN that are zeros, and with them the nodes that make them.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -17,7 +16,6 @@ from graphkit.ops.tensor import TensorSequence, element_numbers
 from graphkit.rewrite import Editor, NewNode, NodeRewrite, attributes_of, copy_proto
 
 
-@dataclass(frozen=True)
 class CastlikeToCast(NodeRewrite):
     """Write a CastLike as a Cast to the type that its second input has.
 
@@ -48,7 +46,6 @@ class CastlikeToCast(NodeRewrite):
             editor.note("CastLike(s) written as Cast")
 
 
-@dataclass(frozen=True)
 class SequenceToSplit(NodeRewrite):
     """Write a SplitToSequence and the SequenceAt of its parts as a Split; those of single rows as Gathers.
 

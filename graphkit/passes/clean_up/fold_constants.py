@@ -237,7 +237,6 @@ def run_nodes(
         raise ModelError(error.problem) from error
 
 
-@dataclass(frozen=True)
 class FoldShapes(Rewrite):
     """Replace integer and boolean tensors whose elements the shape engine knows as numbers by constants.
 
@@ -286,7 +285,6 @@ ONE_AXIS_SINCE = 13  # before, Softmax takes all axes from its axis on as one
 MAX_CONSTANT = 1 << 20  # bytes
 
 
-@dataclass(frozen=True)
 class SoftmaxToConstant(NodeRewrite):
     """Replace a Softmax over an axis of one element by a constant of ones, with all that computes its scores.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections import ChainMap
-from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx
@@ -19,7 +18,6 @@ from graphkit.rewrite import Editor, Outcome, Pass, Rewrite, copy_proto, drop_in
 from graphkit.rewrite.dead_code import live_names, remove_dead_code, without_outputs
 
 
-@dataclass(frozen=True)
 class EliminateDeadCode(Pass):
     """Remove nodes whose outputs nothing reads, and the initializers, types and functions that are then unused.
 
@@ -44,7 +42,6 @@ class EliminateDeadCode(Pass):
         return remove_dead_code(model)
 
 
-@dataclass(frozen=True)
 class DropUnusedInputs(Pass):
     """Drop the inputs of the model that no output depends on, with their default values, and the nodes that read them.
 
@@ -79,7 +76,6 @@ class DropUnusedInputs(Pass):
         return Outcome(model.with_proto(proto), (change,))
 
 
-@dataclass(frozen=True)
 class DropEmptyOutputs(Pass):
     """Drop the outputs of the model that are constants without elements, directly or through Identity.
 
@@ -118,7 +114,6 @@ MAX_CONSTANT = 64 << 10  # bytes; larger inline constants are not compared
 Key = tuple[object, ...]
 
 
-@dataclass(frozen=True)
 class MergeCommonSubexpressions(Rewrite):
     """Merge nodes of the same operator, attributes and inputs, and equal constants.
 

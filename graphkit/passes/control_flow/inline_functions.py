@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
 import onnx
@@ -28,7 +27,6 @@ Nodes = Sequence[onnx.NodeProto]
 MAX_NODES = 1_000_000  # of a model without functions
 
 
-@dataclass(frozen=True)
 class InlineFunctions(Pass):
     """Replace each call of a function of the model by the function's nodes, at any depth.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx
+from msgspec import Struct
 from onnx import TensorProto, helper
 
 from graphkit import __version__
@@ -32,7 +33,6 @@ from graphkit.shapes.input_dims import declared_inputs, input_dims, read_dim
 SUFFIX = re.compile(r"_merged(_\d+)?(?=$|_(scale|zero_point|quantized)$)")
 
 
-@dataclass(frozen=True)
 class StripMergedSuffixes(Pass):
     """Strip the `_merged_0` and `_merged` that exporters append to weights that two decoders share.
 
@@ -73,8 +73,7 @@ class StripMergedSuffixes(Pass):
 MADE_BY = "graphkit.made_by"
 
 
-@dataclass(frozen=True)
-class Split:
+class Split(Struct, frozen=True):
     """The two decoders of a merged one.
 
     Attributes:
@@ -185,8 +184,7 @@ SHARED: tuple[Axis, ...] = ("batch", "sequence", "past", "encoder", "total")
 SAME: tuple[Role, ...] = ("tokens", "mask", "positions", "token types", "encoder mask", "encoder state")
 
 
-@dataclass(frozen=True)
-class Merge:
+class Merge(Struct, frozen=True):
     """A merged decoder, and what it was made of.
 
     Attributes:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct, field
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS
@@ -23,8 +23,7 @@ PLAIN_NORMALIZATION_SINCE = 9  # before, BatchNormalization has flags that say w
 EPSILON = 1e-5
 
 
-@dataclass(frozen=True)
-class Channels:
+class Channels(Struct, frozen=True):
     """The axis of a tensor along which each number of a constant counts for one slice."""
 
     rank: int
@@ -32,8 +31,7 @@ class Channels:
     count: int
 
 
-@dataclass(frozen=True, eq=False)
-class Affine:
+class Affine(Struct, frozen=True, eq=False):
     """`scale * x + shift` by channel, in float64: each a vector, of one element where all channels have the same."""
 
     scale: np.ndarray = field(default_factory=lambda: np.ones(1))
@@ -133,8 +131,7 @@ Axes = tuple[int, ...]
 BROADCAST_BIAS_SINCE = 7  # Gemm: before, an attribute says whether its bias is broadcast
 
 
-@dataclass(frozen=True, eq=False)
-class Linear:
+class Linear(Struct, frozen=True, eq=False):
     """A node that gives `weight * data + bias`."""
 
     node: Node
@@ -247,7 +244,6 @@ def move_channels(node: Node, value: Value, channels: Channels, shapes: Shapes) 
     return Channels(rank, rank - 1 if keeps_last and dims[-1] == channels.count else None, channels.count)
 
 
-@dataclass(frozen=True)
 class FoldIntoWeights(NodeRewrite):
     """Fuse constant Mul, Div, Add, Sub and BatchNormalization into the weights of Conv, ConvTranspose, Gemm and MatMul.
 
@@ -304,8 +300,7 @@ def _has_constant(node: Node) -> bool:
     return any(value.is_constant for value in node.operands)
 
 
-@dataclass
-class _Chain:
+class _Chain(Struct):
     """A linear operator, and the nodes before and after it that go into its weights."""
 
     editor: Editor

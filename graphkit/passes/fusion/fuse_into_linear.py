@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from graphkit.dtypes import FLOATS
 from graphkit.errors import ModelError
@@ -23,7 +24,6 @@ INPUTS_SINCE, AXES_SINCE = 11, 18  # of Pad
 UNPADDED = ("NOTSET", "VALID")
 
 
-@dataclass(frozen=True)
 class FusePads(NodeRewrite):
     """Put a Pad of zeros into the pads of the Conv behind it.
 
@@ -108,7 +108,6 @@ PRODUCT, BIAS = Op("MatMul", Pattern(), Pattern()), Pattern()
 SUM = Op("Add", PRODUCT, BIAS)
 
 
-@dataclass(frozen=True)
 class MatmulAddToGemm(NodeRewrite):
     """Put a MatMul of two matrices and an Add behind it into a Gemm.
 
@@ -159,7 +158,6 @@ ANY_SIZES_SINCE = 2
 OTHER = -1  # stands for a reader that is in no group
 
 
-@dataclass(frozen=True)
 class MergeSiblingMatmuls(Rewrite):
     """Merge MatMuls, or Gemms, of one tensor with constant weights into one and a Split, such as query, key and value.
 
@@ -218,8 +216,7 @@ class MergeSiblingMatmuls(Rewrite):
                         _merge_siblings(editor, siblings, weight)
 
 
-@dataclass(frozen=True, eq=False)
-class _Sibling:
+class _Sibling(Struct, frozen=True, eq=False):
     linear: Linear
     weight: Value
     out: Value  # the result, with the bias

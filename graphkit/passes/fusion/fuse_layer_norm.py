@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from msgspec import Struct
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS
@@ -31,7 +31,6 @@ NORMAL = Op("Div", CENTRED, DEVIATION) | Op("Mul", CENTRED, INVERSE)
 STASHED = (TensorProto.FLOAT, TensorProto.FLOAT16)  # whose mean and deviation are computed in float32
 
 
-@dataclass(frozen=True)
 class FuseLayerNorm(NodeRewrite):
     """Put (x - mean) / sqrt(variance + epsilon) * scale + bias into one LayerNormalization.
 
@@ -83,8 +82,7 @@ class FuseLayerNorm(NodeRewrite):
         editor.note("LayerNormalization(s) put together")
 
 
-@dataclass
-class _Norm:
+class _Norm(Struct):
     nodes: list[Node]  # all its nodes; the last one gives the result
     data: Value  # the tensor that is normalized
     axes: Dims  # the dims that are normalized, the last ones of the data

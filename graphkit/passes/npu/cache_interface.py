@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import onnx
 import onnx.numpy_helper
+from msgspec import Struct
 from onnx import GraphProto, TensorProto, helper
 
 from graphkit.errors import UsageError, count_things
@@ -36,8 +37,7 @@ Two Casts, there and back, leave a slot what the first of them made it, so that 
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
+class Growth(Struct, frozen=True):
     """Where a cache grows."""
 
     past: Value  # the input and the output that hold the cache
@@ -204,8 +204,7 @@ def _cache_length(growth: Growth, shapes: Shapes) -> Expr:
     return (shapes[growth.past].dims or ())[growth.axis]
 
 
-@dataclass(frozen=True, slots=True)
-class StackedPort:
+class StackedPort(Struct, frozen=True):
     """An input or output that stands for those of several layers."""
 
     stack: str  # the name of its stack
@@ -286,8 +285,7 @@ class StackCaches(Pass):
         return Matched(model.with_proto(proto), (text,), matches=tuple(matches))
 
 
-@dataclass(frozen=True)
-class _Stack:
+class _Stack(Struct, frozen=True):
     """Inputs or outputs that become one."""
 
     names: tuple[str, ...]  # by layer
@@ -363,8 +361,7 @@ def _add_integers(graph: GraphProto, name: str, numbers: Sequence[int]) -> str:
     return name
 
 
-@dataclass(frozen=True, slots=True)
-class ReducedCache:
+class ReducedCache(Struct, frozen=True):
     """A cache with fewer axes."""
 
     past: str  # the input
@@ -442,7 +439,6 @@ class ReduceCacheRank(Pass):
         return Matched(outcome.model, outcome.changes, outcome.declined, matches)
 
 
-@dataclass(frozen=True)
 class SplitCrossKv(Pass):
     """Keep the part of a first-step decoder that depends on the encoder's output alone: the cross-attention cache.
 

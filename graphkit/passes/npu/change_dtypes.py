@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS
@@ -91,8 +92,7 @@ NOT_CONSTANT = "its weight, scales and zero points are not all constant"
 BITS = (2, 4, 8)
 
 
-@dataclass(eq=False)
-class FloatWeights:
+class FloatWeights(Struct, eq=False):
     """The float weights that one sweep makes, which nodes share."""
 
     editor: Editor
@@ -354,7 +354,6 @@ SOURCES = ("Cast", "ArgMax", "ArgMin")  # what gives int64 that is cast to int32
 MOVED = MOVING | {"Where"}
 
 
-@dataclass(frozen=True)
 class CastInt64Away(Rewrite):
     """Let data that is int64 be int32 where that is exact, or of the dtype that it is cast to in the end.
 

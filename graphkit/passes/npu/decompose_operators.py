@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import string
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -24,7 +23,6 @@ from graphkit.rewrite.pattern import Number, Op, Pattern
 from graphkit.shapes import Expr
 
 
-@dataclass(frozen=True)
 class NegToMul(NodeRewrite):
     """Spell each Neg of floats as a Mul by -1, for targets without Neg.
 
@@ -56,7 +54,6 @@ class NegToMul(NodeRewrite):
         editor.note("Neg(s) spelled as Muls")
 
 
-@dataclass(frozen=True)
 class PowToMul(NodeRewrite):
     """Spell a Pow by 2 or 3 as products, and drop a Pow by 1, for targets without Pow.
 
@@ -99,7 +96,6 @@ class PowToMul(NodeRewrite):
         editor.note("Pow(s) spelled as Muls")
 
 
-@dataclass(frozen=True)
 class ReciprocalToDiv(NodeRewrite):
     """Spell each Reciprocal as a Div of 1 by its input, for targets that take a root and the Div by it as one.
 
@@ -129,7 +125,6 @@ class ReciprocalToDiv(NodeRewrite):
         editor.note("Reciprocal(s) spelled as Divs")
 
 
-@dataclass(frozen=True)
 class LayerNormToPrimitives(NodeRewrite):
     """Spell LayerNormalization as Sub, Mul, ReduceMean, Sqrt and Div, for targets without it.
 
@@ -225,7 +220,6 @@ HALF = Op("Mul", X, Number(0.5)) | Op("Div", X, Number(2))
 GELU = Op("Mul", SHIFTED, X | HALF) | Op("Mul", X, Op("Mul", SHIFTED, Number(0.5), once=True))
 
 
-@dataclass(frozen=True)
 class GeluToTanh(Rewrite):
     """Compute each Gelu by tanh in the place of erf: `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
 
@@ -309,7 +303,6 @@ def _add_tanh(builder: Builder, x: Value) -> str:
     return add("Tanh", add("Mul", x, factor, role="inner"), role="tanh")
 
 
-@dataclass(frozen=True)
 class MoveConstantsRight(NodeRewrite):
     """Make a constant the second input of each Add and Mul.
 
@@ -338,7 +331,6 @@ class MoveConstantsRight(NodeRewrite):
             editor.note("constant(s) moved to the right")
 
 
-@dataclass(frozen=True)
 class WriteLayerNormDefaults(NodeRewrite):
     """Write out the axis and the epsilon of each LayerNormalization that leaves them to their defaults.
 
@@ -371,7 +363,6 @@ class WriteLayerNormDefaults(NodeRewrite):
 MOST_APART = 2  # axes of the batch that a MatMul keeps; more become one
 
 
-@dataclass(frozen=True)
 class EinsumToMatmul(NodeRewrite):
     """Replace an Einsum of two tensors by a MatMul, with Transposes and Reshapes where the axes are in another order.
 
@@ -480,7 +471,6 @@ def _name_axes(equation: str, ranks: tuple[int, int]) -> tuple[str, str, str] | 
 MAX_SIGNS = 1 << 20  # elements of a rotated tensor
 
 
-@dataclass(frozen=True)
 class RotarySignToTable(NodeRewrite):
     """Move the Neg of a rotary embedding into its table: `Concat(-b, a) * sin` is `Concat(b, a) * (sin * [-1, 1])`.
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from graphkit.graph.names import runs_of
 from graphkit.graph.new_nodes import SLICE_SINCE, make_concat, make_reshape, make_slice
@@ -23,8 +25,7 @@ MAX_INDICES = 1 << 16
 Integers = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class GatherPattern:
+class GatherPattern(Struct, frozen=True):
     """The positions that a node takes of its data."""
 
     data: Value

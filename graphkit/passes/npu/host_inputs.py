@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
+from msgspec import Struct
 from onnx import TensorProto
 
 from graphkit.errors import UsageError, count_things
@@ -32,7 +33,6 @@ ROWS = Op("DequantizeLinear", TABLE, SCALE, more=True)
 LOOKUP = Op("Gather", ROWS, INDICES)
 
 
-@dataclass(frozen=True)
 class DequantizeAfterGather(NodeRewrite):
     """Look rows up in a constant quantised table, and dequantise these rows alone.
 
@@ -96,8 +96,7 @@ NAMES: Mapping[Role, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Embedding:
+class Embedding(Struct, frozen=True):
     """A lookup of rows of a table."""
 
     node: Node  # the Gather or GatherND
@@ -211,8 +210,7 @@ def id_input(value: Value | None, in_tuples: bool = False) -> Value | None:
 TO_SOFTMAX = REARRANGING | operator_set("Add Cast Div Max Mul Sub")
 
 
-@dataclass(frozen=True, slots=True)
-class HostInput:
+class HostInput(Struct, frozen=True):
     """A value that becomes an input."""
 
     source: HostValue  # the value, its sources, and where it meets data

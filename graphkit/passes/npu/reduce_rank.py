@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
 
+from msgspec import Struct
 from onnx import TensorProto
 
 from graphkit.graph.new_nodes import RESHAPE_SINCE, make_reshape
@@ -28,8 +29,7 @@ Blocks = tuple[tuple[int, ...], ...]
 Sizes = tuple[int, ...]
 
 
-@dataclass(frozen=True)
-class Axes:
+class Axes(Struct, frozen=True):
     """Which axes of the common ones are left, as groups; each group is one axis then."""
 
     groups: tuple[tuple[int, ...], ...]
@@ -87,8 +87,7 @@ def sizes_of(editor: Editor, value: Value | None) -> Sizes:
     return sizes
 
 
-@dataclass(frozen=True, slots=True)
-class TransposeStep:
+class TransposeStep(Struct, frozen=True):
     """A Transpose of a tensor that is reshaped first."""
 
     dims: tuple[int, ...]  # that it is reshaped to

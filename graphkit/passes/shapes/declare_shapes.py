@@ -10,9 +10,10 @@ fails in the same way.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import onnx
+from msgspec.structs import replace
 
 from graphkit.errors import count_things
 from graphkit.graph.declared_types import declared_type
@@ -30,7 +31,6 @@ from graphkit.shapes.graph_inputs import DimSpec, Inputs, InputShapes, SymbolRan
 from graphkit.shapes.input_dims import DeclaredInputs, declare_dim, declared_inputs, read_dim
 
 
-@dataclass(frozen=True)
 class InferOutputShapes(Pass):
     """Declare the dims of the outputs anew, as far as they follow from the inputs.
 
@@ -89,7 +89,6 @@ def _declare_tensor(tensor: onnx.TypeProto.Tensor, dims: tuple[Expr, ...], read:
 MAX_TEXT = 200  # characters of a dim that anybody wants to read
 
 
-@dataclass(frozen=True)
 class DeclareShapes(Pass):
     """Declare the inferred dtype and dims of every tensor that a node computes, so that viewers show them.
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from graphkit.graph.new_nodes import RESHAPE_SINCE
 from graphkit.graph.operator_traits import BROADCASTING, UNARY, UNIDIRECTIONAL, joined_parts
@@ -36,8 +36,7 @@ LIFTABLE = UNARY | BROADCASTING.keys() | UNIDIRECTIONAL.keys() | RULES.keys() | 
 LIFTABLE -= {"Expand", "Pad", "SimplifiedLayerNormalization", "Tile"}
 
 
-@dataclass(frozen=True)
-class Lift:
+class Lift(Struct, frozen=True):
     """How a node is lifted: written for tensors whose leading dim is split into several."""
 
     inputs: frozenset[int]  # which inputs have to be lifted; the others are read as they are
@@ -102,8 +101,7 @@ def _find_lift(facts: NodeFacts, flat: frozenset[int]) -> Lift | None:
     return Lift(flat, outputs, layout.axis, arrays=arrays)
 
 
-@dataclass
-class Region:
+class Region(Struct):
     """Nodes to lift together."""
 
     lead: Dims  # the dims in the place of the first one
@@ -342,7 +340,6 @@ def _reading_text(node: Node, value: Value) -> str:
 Names = dict[Value, Value | str]  # by flat value, the lifted one
 
 
-@dataclass(frozen=True)
 class FlattenFreeMatmul(Rewrite):
     """Remove the Reshapes to `[b*h, s, d]` and back around batched MatMuls, which work on `[b, h, s, d]` as well.
 

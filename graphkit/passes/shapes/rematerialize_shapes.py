@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import groupby
 
 import onnx
+from msgspec.structs import replace
 
 from graphkit.dtypes import INT32_MAX, INT64_MAX, INTEGERS
 from graphkit.graph.declared_types import declared_type
@@ -159,7 +159,6 @@ Place = tuple[Node, int]  # an input of a node
 Need = tuple[Elements, int, int]  # the elements, the rank and the dtype of a tensor to compute
 
 
-@dataclass(frozen=True)
 class RematerializeShapes(Rewrite):
     """Recompute shapes that stay dynamic: read each symbol once, from one graph input, and each expression once.
 

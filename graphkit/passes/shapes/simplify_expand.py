@@ -22,7 +22,6 @@ from graphkit.shapes import Expr, const
 EXPAND_SINCE = 8
 
 
-@dataclass(frozen=True)
 class CanonicalizeExpand(NodeRewrite):
     """Give each Expand a constant shape, or remove it if it changes nothing.
 
@@ -75,7 +74,6 @@ def expand_spec(before: Sequence[Expr], after: Sequence[Expr]) -> tuple[Expr | i
     )
 
 
-@dataclass(frozen=True)
 class DropBroadcasts(Rewrite):
     """Remove an Expand, Tile or ConstantOfShape if all its consumers broadcast to the same shape without it.
 

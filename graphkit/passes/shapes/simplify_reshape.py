@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import ClassVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from graphkit.graph.new_nodes import RESHAPE_SINCE, make_reshape
 from graphkit.graph.operator_traits import RESHAPING, UNARY, broadcasts_inputs
@@ -62,7 +64,6 @@ def merged_dims(before: Dims, after: Dims) -> Dims | None:
         return None
 
 
-@dataclass(frozen=True)
 class CanonicalizeReshape(NodeRewrite):
     """Give each Reshape a constant shape, or remove it if it changes nothing.
 
@@ -107,7 +108,6 @@ class CanonicalizeReshape(NodeRewrite):
         editor.note("Reshape(s) given a constant shape")
 
 
-@dataclass(frozen=True)
 class MergeChains(NodeRewrite):
     """Merge consecutive Reshape, Squeeze, Unsqueeze and Flatten into one Reshape, and Transposes into one.
 
@@ -251,7 +251,6 @@ def _is_reshaping(editor: Editor, node: Node) -> bool:
     return dims is not None and moved == sorted(moved)
 
 
-@dataclass(frozen=True)
 class CancelReshapes(NodeRewrite):
     """Remove Reshapes, Squeezes and Unsqueezes around elementwise nodes, which work on any dims.
 
@@ -295,8 +294,7 @@ class CancelReshapes(NodeRewrite):
             editor.note("Reshape(s) around elementwise nodes removed", region.saved_nodes)
 
 
-@dataclass
-class _Region:
+class _Region(Struct):
     """Elementwise nodes that can work on other dims."""
 
     editor: Editor
@@ -394,7 +392,6 @@ class _Region:
             self.editor.bypass(node, names[node.operand(0)])
 
 
-@dataclass(frozen=True)
 class MoveReshapeBeforeTranspose(NodeRewrite):
     """Split, merge, add or drop the axes of a transposed tensor before it is transposed.
 

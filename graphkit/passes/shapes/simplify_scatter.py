@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
+from msgspec import Struct
 from onnx import TensorProto
 
 from graphkit.dtypes import INT64_MAX, dtype_name
@@ -49,8 +50,7 @@ def dead_after_removal(editor: Editor, gone: Iterable[Node], kept: Container[Val
     return dead
 
 
-@dataclass(frozen=True)
-class Box:
+class Box(Struct, frozen=True):
     """Where a Scatter writes, once each place, in the order of its updates."""
 
     dims: Dims
@@ -224,8 +224,7 @@ def _is_worth_it(editor: Editor, planned: Planned) -> bool:
 Bound = int | Value
 
 
-@dataclass(frozen=True)
-class _Range:
+class _Range(Struct, frozen=True):
     """A part of an axis: from a start to an end, each a number, or a tensor that holds it."""
 
     axis: int
@@ -309,7 +308,6 @@ def _without_limit(expr: Expr, op: str, limit: Expr) -> Expr:
     return rest[0] if len(rest) == 1 and isinstance(atom, Call) and limit in atom.args else expr
 
 
-@dataclass(frozen=True)
 class MaskedScatterToWhere(NodeRewrite):
     """Write the ScatterND of one number at the places where a mask is true as a Where.
 

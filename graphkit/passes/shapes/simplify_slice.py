@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar, cast
 
 import numpy as np
@@ -18,7 +17,6 @@ from graphkit.rewrite import Builder, Editor, MatchFailure, NodeRewrite
 from graphkit.shapes import Expr, lower, upper
 
 
-@dataclass(frozen=True)
 class CanonicalizeSlice(NodeRewrite):
     """Give each Slice of step 1 constant bounds, or remove it if it cuts nothing off.
 
@@ -171,7 +169,6 @@ def _plain_end(end: Expr, dim: Expr) -> Expr | int:
 Bounds = dict[int, tuple[int, int, int]]  # by axis: start, end, step
 
 
-@dataclass(frozen=True)
 class MergeSlices(NodeRewrite):
     """Merge a Slice and the Slices that read it into Slices of more axes, such as `x[:, ::2]` and `[:, :, 1::2]`.
 
@@ -243,7 +240,6 @@ def _constant_integers(editor: Editor, value: Value | None) -> list[int] | None:
     return integers if all(-INT64_MAX - 1 <= number <= INT64_MAX for number in integers) else None
 
 
-@dataclass(frozen=True)
 class DropEmptyParts(NodeRewrite):
     """Drop the inputs of a Concat that have no elements, and the Concat itself if one input is left.
 
@@ -294,7 +290,6 @@ class DropEmptyParts(NodeRewrite):
 MAX_PARTS = 1024  # of a Concat: where one is read twice at each of many levels, the parts double with each
 
 
-@dataclass(frozen=True)
 class MergeConcats(NodeRewrite):
     """Merge a Concat into the Concats that read it, all along the same axis.
 
@@ -345,7 +340,6 @@ def _merged_parts(inner: Node, joined: Value, reader: Node) -> list[Value | None
     return [part for value in reader.inputs for part in (inner.inputs if value is joined else (value,))]
 
 
-@dataclass(frozen=True)
 class JoinBeforeReshape(NodeRewrite):
     """Join copies of a reshaped tensor along another axis before it is reshaped, so that one Reshape is left behind.
 
@@ -400,7 +394,6 @@ class JoinBeforeReshape(NodeRewrite):
         editor.note("Concat(s) of copies moved before a Reshape")
 
 
-@dataclass(frozen=True)
 class SliceStepsToReshape(NodeRewrite):
     """Spell a Slice of every n-th element as one of step 1 between two Reshapes, as of the pairs of rotary embeddings.
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from msgspec import Struct, field
 from onnx import TensorProto
 
 from graphkit.graph.declared_types import declared_dims
@@ -40,7 +41,6 @@ END = 2**63 - 1
 PRODUCTS = operator_set("MatMul") | operator_set("MatMulNBits", "com.microsoft")
 
 
-@dataclass(frozen=True)
 class KeepLastLogits(Pass):
     """Give the logits of the last tokens alone: as many as the new input `logits_kept` says, all of them for 0.
 
@@ -229,7 +229,6 @@ LAST = {-1: -1, 2: 1}  # the last of three axes, as it counts among two
 ALONG_LAST = SOFTMAXES | NORMALIZATIONS  # by default
 
 
-@dataclass(frozen=True)
 class SqueezeTokenAxis(Rewrite):
     """Let nodes work on `[batch, width]` where they work on `[batch, 1, width]`.
 
@@ -285,8 +284,7 @@ class SqueezeTokenAxis(Rewrite):
                     editor.note("node(s) freed of a token axis of 1", len(region.plans))
 
 
-@dataclass(frozen=True)
-class _Plan:
+class _Plan(Struct, frozen=True):
     """How a node works without the axis."""
 
     squeezed: tuple[Value, ...]  # its inputs that lose the axis; the others are read as they are
@@ -294,8 +292,7 @@ class _Plan:
     constants: Mapping[int, Sequence[int]] = field(default_factory=dict)  # the integer inputs that change, by index
 
 
-@dataclass
-class _Region:
+class _Region(Struct):
     """Connected nodes that can work without the axis."""
 
     editor: Editor

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS, dtype_name
@@ -31,16 +31,14 @@ GUARDING = SAME_ORDER | operator_set("Cast Dropout IsNaN Where")  # probabilitie
 Place = tuple[Node, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Ring:
+class Ring(Struct, frozen=True):
     """The slots and masks that an attention over a sliding window needs."""
 
     window: int  # how many tokens count, the new one included
     masks: tuple[Place, ...]  # the nodes that join a mask to its scores, and which input of theirs is the mask
 
 
-@dataclass(frozen=True, slots=True)
-class _Mask:
+class _Mask(Struct, frozen=True):
     """A mask, and its element for a key that counts: True or False, None where it is added to scores."""
 
     value: Value

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from graphkit.errors import UsageError
 from graphkit.graph.names import is_number
@@ -35,8 +36,7 @@ ABOVE = (*range(1, 513), 1000, 1024, 1 << 16)  # steps beyond a size, to see whe
 Direction = tuple[tuple[str, str], ...]  # (symbol, "more", "less", "none" or "other") of each that changes
 
 
-@dataclass(frozen=True, eq=False)
-class Trigger:
+class Trigger(Struct, frozen=True, eq=False):
     """Sizes at which a precondition is the first that is not met.
 
     Attributes:
@@ -60,8 +60,7 @@ class Trigger:
     also: tuple[SharedPrecondition, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
-class Triggers:
+class Triggers(Struct, frozen=True, eq=False):
     """The result of a search.
 
     Attributes:

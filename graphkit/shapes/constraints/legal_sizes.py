@@ -10,10 +10,11 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from graphkit.graph.roles import Axis
 from graphkit.graph.view import Node, all_nodes
@@ -31,8 +32,7 @@ MAX_DOMAIN = 256
 CHUNKS = (1, 8)  # how many sizes are evaluated together at first: the wished one is usually legal
 
 
-@dataclass(frozen=True)
-class Variable:
+class Variable(Struct, frozen=True):
     """A symbol to choose a size for.
 
     Attributes:
@@ -160,8 +160,7 @@ def _sizes_by_distance(variable: Variable, wish: int | None) -> Iterator[int]:
             yield size
 
 
-@dataclass(frozen=True)
-class LegalSizes:
+class LegalSizes(Struct, frozen=True):
     """The legal sizes of one model.
 
     Attributes:

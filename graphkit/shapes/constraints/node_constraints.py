@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from msgspec import Struct, field
 
 from graphkit.graph.dataflow import in_order
 from graphkit.graph.operator_traits import GATHERING, RESHAPING
@@ -41,8 +42,7 @@ OPPOSITE = dict((*OPPOSITES, *(pair[::-1] for pair in OPPOSITES)))
 TensorOf = Callable[[Value], Tensor]
 
 
-@dataclass(frozen=True)
-class Guard:
+class Guard(Struct, frozen=True):
     """A comparison of two expressions, or several guards of which all or one must hold ("And", "Or")."""
 
     op: str
@@ -144,8 +144,7 @@ def _scalar_of(value: Value, tensor_of: TensorOf) -> Expr | None:
     return number if number is not None and is_known(number) else None
 
 
-@dataclass(eq=False)
-class SharedPrecondition:
+class SharedPrecondition(Struct, eq=False):
     """A precondition and the nodes of one scope that share it, in the order in which they run."""
 
     scope: Scope

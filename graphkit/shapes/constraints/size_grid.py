@@ -11,10 +11,11 @@ from __future__ import annotations
 import itertools
 from bisect import bisect
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import combinations, product
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from graphkit.graph.names import is_number
 from graphkit.graph.view import Scope
@@ -214,8 +215,7 @@ FACTORS = (2, 3, 4, 8)
 MAX_CELLS = 1 << 22  # preconditions times sizes, at most
 
 
-@dataclass(frozen=True)
-class SizeRule:
+class SizeRule(Struct, frozen=True):
     """The legal sizes of a dim, whatever the sizes of others are.
 
     Attributes:

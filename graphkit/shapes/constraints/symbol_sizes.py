@@ -7,7 +7,8 @@ The roles of inputs and the names of symbols tell the role of a symbol. A dim th
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from graphkit.graph.roles import MASKS, Axis
 from graphkit.model import Model
@@ -19,8 +20,7 @@ OTHER = 5  # size of a symbol without a known role
 LENGTHS: tuple[Axis, ...] = ("sequence", "encoder", "other")  # roles of symbols that others have, too
 
 
-@dataclass(frozen=True)
-class Sizes:
+class Sizes(Struct, frozen=True):
     """The sizes to run a model at.
 
     Attributes:

@@ -17,6 +17,7 @@ from typing import IO
 
 import numpy as np
 import onnx
+from msgspec import Struct
 from numpy.lib import format as npy
 from onnx import TensorProto, helper
 
@@ -107,8 +108,7 @@ class Side(GraphSide):
         return sum(len(scope.nodes) for scope in self.model.graph.walk()) - len(self.model.graph.nodes)
 
 
-@dataclass(frozen=True, eq=False)
-class Pair:
+class Pair(Struct, frozen=True, eq=False):
     """A tensor of A and its match: a tensor of B, or the name of a dump.
 
     Attributes:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from msgspec import Struct
+
 from graphkit.errors import count_things
 from graphkit.graph.names import family_labels
 from graphkit.model import Model
@@ -18,8 +20,7 @@ from graphkit.verify.cause_search import Cause
 MOST_ROWS = 36
 
 
-@dataclass(frozen=True)
-class ComparedTensor:
+class ComparedTensor(Struct, frozen=True):
     """A tensor of A and the one that it matches.
 
     Attributes:
@@ -49,8 +50,7 @@ class ComparedTensor:
     agrees: bool
 
 
-@dataclass(frozen=True)
-class Divergence:
+class Divergence(Struct, frozen=True):
     """A tensor that differs, though its sources agree.
 
     Attributes:
@@ -66,8 +66,7 @@ class Divergence:
     causes: tuple[Cause, ...]
 
 
-@dataclass(frozen=True)
-class NextDump:
+class NextDump(Struct, frozen=True):
     """A tensor whose dump would narrow down where a difference begins.
 
     Attributes:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from graphkit.equivalence.check import shared_values
 from graphkit.errors import UsageError, did_you_mean
@@ -21,8 +21,7 @@ from graphkit.verify.layers.compared_model import FLOATS, ArrayFile, Pair, Reade
 FLOOR = -1e8  # at most so much stands for minus infinity in a mask: -1e9, the least float32, -inf
 
 
-@dataclass(frozen=True, eq=False)
-class Measured:
+class Measured(Struct, frozen=True, eq=False):
     """A pair of tensors, and how far the second is from the first.
 
     Attributes:

@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 import numpy as np
 import onnx
+from msgspec import Struct
 
 from graphkit.errors import ModelError
 from graphkit.graph.mask_polarity import make_open_mask
@@ -99,8 +100,7 @@ def _sole_cause(fits: Sequence[Cause]) -> Cause:
     return Cause("unknown", f"several causes fit these numbers equally well: either {either}.")
 
 
-@dataclass(frozen=True, eq=False)
-class Neighbourhood:
+class Neighbourhood(Struct, frozen=True, eq=False):
     """A tensor of a model, and what it is computed from in a few steps.
 
     Attributes:
@@ -522,8 +522,7 @@ BIASES = {"Add": (0, 1), "Gemm": (2,), "Conv": (2,), "ConvTranspose": (2,), "Lay
 SCALES = {"Mul": (0, 1), "Div": (1,)}
 
 
-@dataclass(frozen=True, eq=False)
-class Mistake:
+class Mistake(Struct, frozen=True, eq=False):
     """A mistake that a port may make.
 
     Attributes:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import time
 import tracemalloc
-from dataclasses import replace
 
 import pytest
 from layers import layered
+from msgspec.structs import replace
 from range_server import Site
 
 from graphkit.errors import ModelError, OutputError
