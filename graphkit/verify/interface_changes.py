@@ -7,7 +7,7 @@ input as narrowed where the original runs at a size that the rewritten model doe
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 
@@ -21,12 +21,13 @@ from graphkit.graph.view import Node, Scope, Value, unwrap_value, walk_breadth_f
 from graphkit.matching.interfaces import compare_ports
 from graphkit.model import Model
 from graphkit.runtime.session import RunError, Runner
-from graphkit.shapes import Expr, Relation, infer, is_known
+from graphkit.shapes import DimSpec, Expr, Relation, infer, is_known
 from graphkit.shapes.constraints.dim_equalities import Pair, fed_inputs
+from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.constraints.node_constraints import Values
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.input_dims import declared_inputs, read_dim
-from graphkit.verify.feeder import Feeder, Flags, Run
+from graphkit.verify.feeder import Feeder, Run
 from graphkit.verify.input_generator import TooLargeError
 from graphkit.verify.run_sizes import propose_assignments
 
@@ -91,7 +92,7 @@ def _find_relabelled(before: Model, after: Model, symbols: Mapping[str, str]) ->
         yield Change(f"dims have other labels: {'; '.join(fresh)}", narrows=False)
 
 
-def narrowed_change(pairs: Sequence[Pair], before: Model, after: Model, *, hint: str = ASK) -> Change:
+def narrowed_change(pairs: Sequence[Pair], before: Model, after: Model) -> Change:
     """Return the change of dims that are fixed, or equal to others, though the original takes more."""
     names = list(dict.fromkeys(pair.name for pair in pairs))
     now, was = fed_inputs(after)[names[0]], fed_inputs(before).get(names[0])
@@ -100,7 +101,7 @@ def narrowed_change(pairs: Sequence[Pair], before: Model, after: Model, *, hint:
     declared = f"declared {_dims_text(declared_dims(now))}, {whose}"
     sizes = "; ".join(dict.fromkeys(f"{pair.dim} is {pair.size}" for pair in pairs))
     takes = "takes" if len(names) == 1 else "take"
-    return Change(f"{who} {takes} fewer sizes ({declared}): {sizes} - {hint}", narrows=True)
+    return Change(f"{who} {takes} fewer sizes ({declared}): {sizes} - {ASK}", narrows=True)
 
 
 def output_changes(
@@ -276,33 +277,36 @@ MAX_OTHERS = 6  # sizes to look through for those that a rewritten model does no
 
 def find_narrowing(
     session: Callable[[], Runner],
+    feeder: Feeder,
     fixed: Sequence[Pair],
-    asked: Mapping[str, int | Expr],
-    whole: Callable[[], Feeder],
-    flags: Sequence[Flags] = (),
+    spec: DimSpec,
+    symbols: Iterable[tuple[str, str]],
 ) -> list[Pair]:
     """Return the dims that a model fixes though nobody asked for that, and its original takes others.
 
-    Args:
-        session: Opens the original, where it has to run.
-        fixed: The dims, with the size of each.
-        asked: Sizes that somebody asked for, or expressions, by symbol.
-        whole: Gives what makes inputs at all sizes of the original.
-        flags: Those to run with; by default all.
+    Whoever asks for a size of a name, or calls it an expression in others, asks for all dims of that name. `session`
+    opens the original, where it has to run.
     """
+    before = feeder.models[0]
+    read = declared_inputs(before)
+    asked: dict[str, int | Expr] = {**Inputs(before, spec).numbers}
+    called = {old: dim for old, new in symbols if (dim := read_dim(new, read.groups)).name is None}
+    for name, size in [*asked.items(), *called.items()]:
+        for group in read.groups.get(name, ()):
+            asked.setdefault(str(read.at(group[0]).name), size)
     relations = [(pair, Relation.equal(pair.dim, pair.size).substitute(asked).against_zero()) for pair in fixed]
     todo = [(pair, relation) for pair, relation in relations if relation.symbols]
     if not todo:
         return []
-    feeder, opened = whole(), session()
+    whole, opened = feeder.at(legal_sizes(before, spec)), session()
 
     def takes_others(relation: Relation) -> bool:
-        for each in flags or feeder.flags():
-            proposals = itertools.islice(propose_assignments(feeder.legal(each), []), MAX_OTHERS)
+        for flags in whole.flags():
+            proposals = itertools.islice(propose_assignments(whole.legal(flags), []), MAX_OTHERS)
             others = [one.dims for one in proposals if not Values.at(one.dims).is_met(relation).all()]
             for dims in others[:2]:
                 with suppress(RunError, TooLargeError):
-                    opened.run(feeder.feed(dims, each, 0))
+                    opened.run(whole.feed(dims, flags, 0))
                     return True
         return False
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ from graphkit.verify.input_elements import NAMES, USUAL, Draw, Padding
 from graphkit.verify.input_generator import TooLargeError
 from graphkit.verify.proof_engine import repeat_calls, yield_outcomes
 from graphkit.verify.rewrite_proof import LevelProof, OutputProof, RewriteProof, RunProof, SkippedRun, WeightProof
-from graphkit.verify.run_sizes import MAX_COST, MOST, ONE, ROWS, Edge, Proposal, find_edges, propose_assignments
+from graphkit.verify.run_sizes import MAX_COST, MOST, ONE, ROWS, Edge, Edges, Proposal, propose_assignments
 from graphkit.verify.tolerances import QUANTIZED_TOLERANCE
 
 ENOUGH = 5  # assignments; fewer are worth a note
@@ -143,8 +143,8 @@ class _Recorder(Struct, frozen=True):
             if len(successes) == count or cost > MAX_COST:
                 break
         if successes and (has_edges or differing):
-            edges = find_edges(feeder, flags, list(successes), differing, only_differing=not has_edges)
-            self.run_edges(edges, successes, end)
+            edges = Edges(feeder, flags, list(successes), differing)
+            self.run_edges(edges if has_edges else edges.where_models_differ(), successes, end)
         if successes and has_edges:
             dims = min(successes, key=lambda dims: (sum(size < 2 for size in dims.values()), legal.cost(dims)))
             for unlike in feeder.unlike(dims):
@@ -156,7 +156,7 @@ class _Recorder(Struct, frozen=True):
             few = known.get(len(successes), f"Only {len(successes)} sets of sizes were")
             record.notes.append(f"{few} found at which it runs{where}.")
 
-    def run_edges(self, edges: Iterator[Edge], usual: Sequence[dict[str, int]], end: float) -> None:
+    def run_edges(self, edges: Iterable[Edge], usual: Sequence[dict[str, int]], end: float) -> None:
         """Run it at edges of sizes and values until a time; those at which it fails are not covered."""
         feeder, flags, record = self.feeder, self.flags, self.record
         if min(map(feeder.legal(flags).cost, usual)) > MOST:

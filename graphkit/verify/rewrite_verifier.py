@@ -14,7 +14,7 @@ corrected, and a note tells that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -38,12 +38,11 @@ from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteProofOptions
 from graphkit.progress import Progress, portion_of, with_share
 from graphkit.rewrite.new_interface import with_exposed, with_names
-from graphkit.runtime.session import RunError, Runner, as_provider, check_files, is_timeout
-from graphkit.shapes import AS_DECLARED, DimSpec, Expr, declarations, infer
-from graphkit.shapes.constraints.dim_equalities import RANK_OF, Pair, fed_inputs, fixed_by, solve_dims
+from graphkit.runtime.session import RunError, as_provider, check_files, is_timeout
+from graphkit.shapes import AS_DECLARED, DimSpec, declarations, infer
+from graphkit.shapes.constraints.dim_equalities import RANK_OF, fed_inputs, fixed_by, solve_dims
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.graph_inputs import Inputs
-from graphkit.shapes.input_dims import declared_inputs, read_dim
 from graphkit.verify.candidate_sessions import Counted, Part, TwoModels, prove_inlined
 from graphkit.verify.comparator import element_counts
 from graphkit.verify.feeder import KINDS, Feeder, Run
@@ -73,7 +72,7 @@ from graphkit.verify.proof_runs import (
     with_zeros,
 )
 from graphkit.verify.rewrite_proof import RewriteProof, RunProof, SkippedRun, placement_fault
-from graphkit.verify.run_sizes import LARGEST, find_edges
+from graphkit.verify.run_sizes import LARGEST, Edges
 from graphkit.verify.tolerances import float16_tolerance, has_bfloat16, has_float16, level_tolerance, rounds_activations
 
 if TYPE_CHECKING:
@@ -256,9 +255,11 @@ class RewriteVerifier:
         if shown.is_exact:
             proof = self._test_runs(1, has_edges=False) if part or has_float16(before) else self._run_once()
             feeder, ran = self.two.feeder, [dict(run.dims) for run in proof.runs]
-            edges = (find_edges(feeder, each, ran, forms.differing, only_differing=True) for each in feeder.flags())
+            found = (Edges(feeder, each, ran, forms.differing).where_models_differ() for each in feeder.flags())
             ends_early = any(limit.most < LARGEST[0] for limit in forms.limits)  # at sizes that people have
-            if proof.passed and (ends_early or any(edge.choices for each in edges for edge in each)):  # or turns there
+            if proof.passed and (
+                ends_early or any(edge.choices for edges in found for edge in edges)
+            ):  # or turns there
                 proof = self._test_runs(1, has_edges=ends_early, differing=forms.differing)
             if proof.passed and any(proof.largest):  # float16 is rounded elsewhere: the runs measure that
                 forms = forms.without_rounding()
@@ -383,8 +384,7 @@ class RewriteVerifier:
         fixed = self.fixed  # a branch may take one size alone: a step takes one token
         if part is not None and part.branch is not None:
             fixed = [pair for pair in fixed if pair.size.constant is None]
-        called = self.options.symbols
-        if open_pairs := _find_narrowing(self.two.original, self.two.feeder, fixed, self.spec, called):
+        if open_pairs := find_narrowing(self.two.original, self.two.feeder, fixed, self.spec, self.options.symbols):
             changes.append(narrowed_change(open_pairs, before, after))
         return changes
 
@@ -491,27 +491,6 @@ class RewriteVerifier:
 def _proven_at(forms: Equivalence, proof: RewriteProof) -> Equivalence:
     """Return what is proven, of the sizes at which both models ran."""
     return forms.at([{**proof.fixed, **run.dims} for run in proof.runs])
-
-
-def _find_narrowing(
-    session: Callable[[], Runner],
-    feeder: Feeder,
-    fixed: Sequence[Pair],
-    spec: DimSpec,
-    symbols: Iterable[tuple[str, str]] = (),
-) -> list[Pair]:
-    """Return the dims that the rewritten model fixes though nobody asked for that, and the original takes others.
-
-    Whoever asks for a size of a name, or calls it an expression in others, asks for all dims of that name.
-    """
-    before = feeder.models[0]
-    read = declared_inputs(before)
-    asked: dict[str, int | Expr] = {**Inputs(before, spec).numbers}
-    called = {old: dim for old, new in symbols if (dim := read_dim(new, read.groups)).name is None}
-    for name, size in [*asked.items(), *called.items()]:
-        for group in read.groups.get(name, ()):
-            asked.setdefault(str(read.at(group[0]).name), size)
-    return find_narrowing(session, fixed, asked, lambda: feeder.at(legal_sizes(before, spec)))
 
 
 def _with_interface(proof: RewriteProof, changes: Sequence[Change]) -> RewriteProof:

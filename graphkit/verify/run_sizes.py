@@ -213,24 +213,6 @@ class Edge(Struct, frozen=True):
     draw: Draw
 
 
-def find_edges(
-    feeder: Feeder,
-    flags: dict[str, bool],
-    usual: Sequence[dict[str, int]],
-    differing: Sequence[tuple[Expr, Expr]] = (),
-    *,
-    only_differing: bool = False,
-) -> Iterator[Edge]:
-    """Yield the edges to try, after sizes at which the model ran; expressions that differ somewhere make some."""
-    edges = Edges(feeder, flags, usual, differing)
-    if only_differing:
-        yield from edges.of_sizes(edges.sizes_that_differ())
-        return
-    yield from edges
-    if feeder.defaults.arrays and usual:
-        yield Edge("defaults of inputs", tuple(usual[:2]), replace(Draw.usual(1), overridden=True))
-
-
 class Edges:
     """The edges to try of a model, after the usual sizes at which it ran.
 
@@ -252,11 +234,17 @@ class Edges:
 
     def __iter__(self) -> Iterator[Edge]:
         if self.legal.variables:
-            yield from self.of_sizes(self.sizes_that_differ())
-            yield from self.of_sizes(chain(self._large_sizes(), self._sizes_at_thresholds()))
+            yield from self.where_models_differ()
+            yield from self._of_sizes(chain(self._large_sizes(), self._sizes_at_thresholds()))
         yield from self._edges_of_values(self.number)
+        if self.feeder.defaults.arrays and self.usual:
+            yield Edge("defaults of inputs", tuple(self.usual[:2]), replace(Draw.usual(1), overridden=True))
 
-    def of_sizes(self, found: Iterable[tuple[str, list[dict[str, int]]]]) -> Iterator[Edge]:
+    def where_models_differ(self) -> Iterator[Edge]:
+        """Yield those at sizes at which expressions of both models differ."""
+        return self._of_sizes(self._sizes_that_differ())
+
+    def _of_sizes(self, found: Iterable[tuple[str, list[dict[str, int]]]]) -> Iterator[Edge]:
         """Yield edges of sizes, each with a draw of its own, from what is not covered without them and the choices."""
         for gap, choices in found:
             self.number += 1
@@ -290,8 +278,7 @@ class Edges:
             for padding in NUMBERS:
                 yield Edge("", choices, Draw(padding=padding, number=number - number % 3 + 1))
 
-    def sizes_that_differ(self) -> Iterator[tuple[str, list[dict[str, int]]]]:
-        """Yield sizes at which expressions differ, for `of_sizes`."""
+    def _sizes_that_differ(self) -> Iterator[tuple[str, list[dict[str, int]]]]:
         for dims in differing_sizes(self.differing, self.legal, self.usual):
             is_cheap = self.legal.cost(dims) <= max(self.budget, TELLING) and self._cost(dims) <= MOST
             yield "sizes that could tell the models apart", [dims] if is_cheap else []
