@@ -15,24 +15,24 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from os.path import commonprefix
 from pathlib import Path, PurePath
-from types import UnionType
-from typing import Any, ClassVar, NamedTuple, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, NamedTuple, cast
 
-from msgspec import Struct
+from msgspec import Meta, Struct, ValidationError, convert
 
 from graphkit.analysis.comparison import Comparison
 from graphkit.analysis.findings import KIND_NAMES, Finding, kind_of, kinds_named
 from graphkit.analysis.report import PLACEMENT, VERDICT, Report
 from graphkit.analysis.verdict import Verdict
 from graphkit.errors import UsageError
-from graphkit.graph.names import paths_below
-from graphkit.render.result import Result, json_names, tabled, versioned_schema
+from graphkit.graph.names import group_pairs, paths_below
+from graphkit.render.result import Result, tabled, versioned_schema
 
 NEW_MODEL, GONE, OTHER_ROLE = OTHER_MODELS = ("New model: ", "Gone: ", "Other role: ")
 FOLDER = "fit"  # no section: part of the report of several models
 SLACK = 0.01  # part by which nodes and bytes may grow: exporters note their version and change a node here and there
 MEASURED = {"shape-chains"}  # kinds of findings that a measure tells of
 HOW = "write it with `graphkit report MODEL -o BASELINE.json`"
+Count = Annotated[int, Meta(ge=0)]
 
 
 class Measure(NamedTuple):
@@ -56,7 +56,7 @@ class LockedFinding(Struct, frozen=True):
 
     kind: str
     key: str
-    count: int
+    count: Count
 
 
 VERDICT_FIELDS = ("role", "target", "sections", "nodes", "shape_nodes", "bytes", "kv_bytes_per_token")
@@ -69,10 +69,10 @@ class LockedModel(Struct, frozen=True):
     role: str
     target: str
     sections: tuple[str, ...]
-    nodes: int
-    shape_nodes: int
-    bytes: int
-    kv_bytes_per_token: int | None
+    nodes: Count
+    shape_nodes: Count
+    bytes: Count
+    kv_bytes_per_token: Count | None
     findings: tuple[LockedFinding, ...]
 
 
@@ -245,10 +245,7 @@ def _grown_findings(earlier: Sequence[LockedFinding], findings: Sequence[Finding
     before: Counter[tuple[str, str]] = Counter()
     for known in earlier:
         before[known.kind, known.key] += known.count
-    groups: dict[tuple[str, str], list[Finding]] = {}
-    for finding in findings:
-        groups.setdefault((finding.kind, finding.key), []).append(finding)
-    for key, group in groups.items():
+    for key, group in group_pairs(((finding.kind, finding.key), finding) for finding in findings).items():
         finding, count, was = group[0], sum(each.count for each in group), before.get(key)
         if finding.kind in MEASURED:
             continue
@@ -274,8 +271,8 @@ def read_baseline(path: Path) -> Baseline:
     if schema not in (expected, versioned_schema(VerdictLock.schema())):
         raise UsageError(f"{path}: it is no report of the version {expected}, but {schema!r} - {HOW}")
     try:
-        return Baseline(str(path), _read(VerdictLock, plain if schema != expected else _lock_of_report(plain)))
-    except (KeyError, TypeError, AttributeError) as error:
+        return Baseline(str(path), convert(plain if schema != expected else _lock_of_report(plain), VerdictLock))
+    except (ValidationError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{path}: it has no verdict, or is no whole report - {HOW}") from error
 
 
@@ -286,21 +283,3 @@ def _lock_of_report(plain: Mapping[str, Any]) -> Mapping[str, Any]:
         own = [finding for finding in found if finding["model"] == each["model"]]
         models.append({**each["sections"][VERDICT.name], "model": each["model"], "findings": own})
     return {"models": models, "fit": [finding for finding in found if finding["model"] == ""]}
-
-
-def _read(kind: Any, plain: Any) -> Any:
-    """Return a value of JSON as a type: a Struct from the fields that it has, a tuple, a text or a count.
-
-    Raises:
-        TypeError, KeyError: It is none.
-    """
-    if get_origin(kind) is UnionType:
-        return None if plain is None else _read(get_args(kind)[0], plain)
-    if get_origin(kind) is tuple and isinstance(plain, list | tuple):
-        return tuple(_read(get_args(kind)[0], each) for each in plain)
-    if isinstance(kind, type) and (names := json_names(kind)) is not None:
-        hints = get_type_hints(kind)
-        return kind(**{name: _read(hints[name], plain[name]) for name in names})
-    if not isinstance(plain, kind) or isinstance(plain, bool) or (kind is int and plain < 0):
-        raise TypeError
-    return plain
