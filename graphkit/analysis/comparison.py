@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import ClassVar, cast
 
 from msgspec import Struct, structs
@@ -28,7 +27,7 @@ from graphkit.analysis.shape_ops import ShapeOps
 from graphkit.analysis.summary import Summary, shared_bytes
 from graphkit.analysis.verdict import Facts, Verdict, facts_of, folder_steps, model_steps, verdict_lines
 from graphkit.errors import ModelError, count_things
-from graphkit.graph.names import distinct_stems, join_words, short_paths
+from graphkit.graph.names import distinct_stems, group_pairs, join_words, short_paths
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Cell, Column, Heading, Prose, Table, size_text, table
 from graphkit.render.result import Result
@@ -203,9 +202,7 @@ def compare(
     comparison = Comparison(rows, together, reports, (), tuple(failures), shared)
     if any(finding.kind == "fit" for finding in comparison.found()):
         return comparison
-    folders: dict[Path | None, list[Facts]] = {}
-    for each in facts:
-        folders.setdefault(each.model.path and each.model.path.parent, []).append(each)
+    folders = group_pairs((each.model.path and each.model.path.parent, each) for each in facts)
     return replace(comparison, commands=tuple(step for group in folders.values() for step in folder_steps(group)))
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from graphkit.analysis.findings import Finding, Judged, kind_of
 from graphkit.errors import count_things
-from graphkit.graph.names import family_labels
+from graphkit.graph.names import family_labels, group_pairs
 from graphkit.graph.operator_traits import GATHERING, value_inputs
 from graphkit.graph.view import all_nodes
 from graphkit.model import ModelLike, as_model
@@ -229,10 +229,9 @@ def hazards(model: ModelLike, *, shapes: Shapes | None = None) -> Hazards:
     search = find_triggers(shapes)
     order = list(KINDS)
     ruled = {rule.name for rule in search.rules}
-    groups: dict[object, list[Trigger]] = {}  # a hazard for each precondition, and for equal ones of several scopes
-    for trigger in search.triggers:
-        operator, shared = trigger.shared.nodes[0].operator, trigger.shared.precondition
-        groups.setdefault((operator, shared, trigger.is_wrong), []).append(trigger)
+    # a hazard for each precondition, and for equal ones of several scopes
+    keys = ((each.shared.nodes[0].operator, each.shared.precondition, each.is_wrong) for each in search.triggers)
+    groups = group_pairs(zip(keys, search.triggers, strict=True))
     hazards_found = (_make_hazard(group, ruled) for group in groups.values())
     grouped = sorted(hazards_found, key=lambda hazard: order.index(hazard.kind))
     if search.base is None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from os.path import commonprefix
-from pathlib import Path
 from typing import ClassVar
 
 from msgspec import Struct
@@ -19,7 +17,7 @@ from graphkit.analysis.model_interface import has_manifest
 from graphkit.dtypes import dtype_name
 from graphkit.graph.cache_entries import Slot
 from graphkit.graph.declared_types import declared_type, shape_text
-from graphkit.graph.names import family_labels, family_pattern, short_paths
+from graphkit.graph.names import family_labels, family_pattern, group_pairs, short_paths
 from graphkit.graph.view import Value
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, table
@@ -126,9 +124,7 @@ def fit(models: Sequence[ModelLike]) -> Fit:
 
 def _pipeline_groups(names: dict[str, Model], roles: dict[str, str]) -> list[list[str]]:
     """Return the models that look like one pipeline, for each: one of each role side by side, or those of a folder."""
-    folders: dict[Path | None, list[str]] = defaultdict(list)
-    for name, model in names.items():
-        folders[model.path.parent if model.path else None].append(name)
+    folders = group_pairs((model.path.parent if model.path else None, name) for name, model in names.items())
     parents = {folder.parent if folder else None for folder in folders}
     if len(set(roles.values())) == len(roles) and (len(folders) == 1 or len(parents) == 1):
         return [list(names)]
@@ -244,9 +240,10 @@ def _present_outputs(model: Model) -> dict[Slot, Value]:
 
 
 def _join_links(pairs: Sequence[Pair]) -> Iterator[Link]:
-    groups: dict[tuple[str, str, str, str], list[tuple[Value, Value]]] = defaultdict(list)
-    for source, output, target, value in pairs:
-        groups[source, family_pattern(output.name), target, family_pattern(value.name)].append((output, value))
+    groups = group_pairs(
+        ((source, family_pattern(output.name), target, family_pattern(value.name)), (output, value))
+        for source, output, target, value in pairs
+    )
     for (source, _, target, _), members in groups.items():
         problems = (_link_problem(source, output, target, value) for output, value in members)
         yield Link(

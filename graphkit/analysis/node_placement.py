@@ -8,7 +8,6 @@ operator, a new part begins after a tensor that goes back to the CPU, and from t
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -21,6 +20,7 @@ from graphkit.analysis.target_lint import CONTROL_FLOW, Cause, Lint
 from graphkit.analysis.typical_sizes import TypicalSizes
 from graphkit.equivalence.spelling import inline_model
 from graphkit.errors import count_things
+from graphkit.graph.names import group_pairs
 from graphkit.graph.operator_traits import MEASURING
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
@@ -229,10 +229,8 @@ class _Placed:
         return source in self.where or any(each.producer in self.where for each in source.operands)  # not if folded
 
     def _operator_rows(self, macs: Mapping[Node, int], cuts: Collection[Node]) -> Iterator[CpuNodes]:
-        groups: dict[tuple[str, str], list[Node]] = defaultdict(list)
-        for node, place in self.where.items():
-            if place != self.name:
-                groups[node.operator, self._remedy(node)].append(node)
+        here = [node for node, place in self.where.items() if place != self.name]
+        groups = group_pairs(((node.operator, self._remedy(node)), node) for node in here)
         for (operator, remedy), nodes in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
             work, parting = sum(macs.get(node, 0) for node in nodes), tuple(node.path for node in nodes if node in cuts)
             yield CpuNodes(operator, len(nodes), work, parting, remedy)

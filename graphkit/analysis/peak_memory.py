@@ -15,6 +15,7 @@ from msgspec import Struct, field
 
 from graphkit.analysis.node_costs import FAILURES, Amount, Choice, bytes_of, chosen_branches, functions_of, sum_amounts
 from graphkit.graph.dataflow import values_read
+from graphkit.graph.names import group_pairs
 from graphkit.graph.operator_traits import operator_set
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.ops.costs import VIEWS
@@ -58,9 +59,7 @@ def _plan_scope(scope: Scope) -> Plan:
     nodes = runtime_order(scope, reads)
     last = {value: position for position, node in enumerate(nodes) for value in reads[node]}
     last |= dict.fromkeys(scope.outputs, len(nodes))
-    ending: dict[int, list[Value]] = {}
-    for value, position in last.items():
-        ending.setdefault(position, []).append(value)
+    ending = group_pairs((position, value) for value, position in last.items())
     results = frozenset(scope.outputs)
     steps = []
     for position, node in enumerate(nodes):

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from graphkit.errors import UsageError, count_things
 from graphkit.graph.dataflow import in_order
+from graphkit.graph.names import group_pairs
 from graphkit.graph.operator_traits import JOINING, LOOKUPS, SHAPE_READERS, joined_parts, value_inputs
 from graphkit.graph.uses import ShapeTensors
 from graphkit.graph.view import Node, Scope, Value, all_nodes, walk_postorder
@@ -399,10 +400,7 @@ def what_if(model: ModelLike, *, shapes: Shapes | None = None) -> WhatIf:
     sets = _Sets(shapes or infer(model))
     gone = sets.tables_by_op()
     today = Counter(node.operator for node, bits in gone.items() if bits & 1)
-    stays: dict[str, list[str]] = {}
-    for node, bits in gone.items():
-        if not bits & sets.everything:
-            stays.setdefault(sets.reason(node), []).append(node.path)
+    stays = group_pairs((sets.reason(node), node.path) for node, bits in gone.items() if not bits & sets.everything)
     return WhatIf(
         len(gone),
         tuple(OpCount(op, count) for op, count in sorted(today.items(), key=lambda item: (-item[1], item[0]))),

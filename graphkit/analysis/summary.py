@@ -19,6 +19,7 @@ from msgspec import Struct
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.dtypes import BITS, INTEGERS, dtype_name
 from graphkit.errors import count_things
+from graphkit.graph.names import group_pairs
 from graphkit.graph.operator_traits import EXTRA, QUANTIZED
 from graphkit.graph.roles import trace_condition
 from graphkit.graph.view import Node, all_nodes, all_scopes, as_text
@@ -149,9 +150,7 @@ def _make_weight(tensor: onnx.TensorProto, packed: Mapping[str, int]) -> Weight:
 
 def weight_bits(all_weights: Iterable[Weight]) -> tuple[WeightBits, ...]:
     """Return weights by dtype and bit width, the most bytes first."""
-    groups: dict[tuple[str, int], list[Weight]] = {}
-    for weight in all_weights:
-        groups.setdefault((weight.dtype, weight.bits), []).append(weight)
+    groups = group_pairs(((weight.dtype, weight.bits), weight) for weight in all_weights)
     rows = (
         WeightBits(dtype, bits, len(group), sum(w.parameters for w in group), sum(w.bytes for w in group))
         for (dtype, bits), group in groups.items()
@@ -409,10 +408,7 @@ def _tied_groups(model: Model, tensors: Sequence[StoredTensor]) -> tuple[TiedTen
     """Return the groups of equal tensors among those that stay in files; only those of equal size are read."""
     import hashlib  # only `--hash` needs it
 
-    by_size: dict[int, list[tuple[onnx.TensorProto, str | None]]] = defaultdict(list)
-    for tensor, node, size in tensors:
-        if _is_in_a_file(tensor):
-            by_size[size].append((tensor, node))
+    by_size = group_pairs((size, (tensor, node)) for tensor, node, size in tensors if _is_in_a_file(tensor))
     groups: dict[tuple[int, bytes], list[str]] = defaultdict(list)
     for size, members in by_size.items():
         for tensor, node in members if len(members) > 1 else []:

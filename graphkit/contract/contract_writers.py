@@ -19,7 +19,7 @@ from graphkit.contract.bundle_contract import BundleContract, BundlePort
 from graphkit.contract.contract_parts import Generation, State
 from graphkit.contract.host_contract import By, Contract, Kind, Method, Port, Source, Table
 from graphkit.errors import UsageError
-from graphkit.graph.names import family_label, family_pattern
+from graphkit.graph.names import family_label, family_pattern, group_pairs
 from graphkit.render.document_blocks import printable
 from graphkit.render.markdown import escape_markdown
 
@@ -173,9 +173,7 @@ def _table_lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterat
     """
     yield f"| {' | '.join(title.strip('`') for title in header)} |"
     yield "|---" * len(header) + "|"
-    families: dict[tuple[str, ...], list[Sequence[str]]] = {}
-    for row in rows:
-        families.setdefault((family_pattern(row[0]), *row[1:-1], family_pattern(row[-1])), []).append(row)
+    families = group_pairs(((family_pattern(row[0]), *row[1:-1], family_pattern(row[-1])), row) for row in rows)
     for members in families.values():
         ends = list(zip(*members, strict=True))[:: len(header) - 1]
         first, last = (family_label(tuple(dict.fromkeys(column))) for column in ends)

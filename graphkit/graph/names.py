@@ -22,12 +22,27 @@ from graphkit.errors import UsageError, count_things, did_you_mean
 from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.view import Node, Scope, Value, all_scopes
 
+Key = TypeVar("Key")
+Member = TypeVar("Member")
 SCOPES_KEY = "pkg.torch.onnx.name_scopes"  # node metadata of torch's newer exporter
 
 
 def join_words(texts: Sequence[str]) -> str:
     """Return one or more texts as a list in a sentence: `a, b and c`."""
     return " and ".join(filter(None, (", ".join(texts[:-1]), texts[-1])))
+
+
+def group_pairs(pairs: Iterable[tuple[Key, Member]]) -> dict[Key, list[Member]]:
+    """Return what stands behind each key, keys and all else in the order in which they come.
+
+    Example:
+        >>> group_pairs((len(name), name) for name in ("a", "bc", "d"))
+        {1: ['a', 'd'], 2: ['bc']}
+    """
+    groups: dict[Key, list[Member]] = {}
+    for key, member in pairs:
+        groups.setdefault(key, []).append(member)
+    return groups
 
 
 def names_in(scopes: tuple[Scope, ...]) -> set[str]:
@@ -172,9 +187,7 @@ def label_families(names: Iterable[str]) -> dict[str, list[str]]:
         >>> list(families(["x.0.key", "x.0.value", "x.1.key", "y"]))
         ['x.{0-1}.key', 'x.0.value', 'y']
     """
-    by_pattern: dict[str, list[str]] = {}
-    for name in dict.fromkeys(names):
-        by_pattern.setdefault(family_pattern(name), []).append(name)
+    by_pattern = group_pairs((family_pattern(name), name) for name in dict.fromkeys(names))
     return {label: family for members in by_pattern.values() for label, family in _label_pattern(members)}
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 from msgspec import Struct
 
 from graphkit.graph.declared_types import declared_type
+from graphkit.graph.names import group_pairs
 from graphkit.graph.view import Value
 from graphkit.model import Model
 
@@ -76,10 +77,7 @@ def _pairs(ports_a: Sequence[Value], ports_b: Sequence[Value], kind_of: Kind | N
         if value_a is not None and value_b is not None and kind_of(value_a) == kind_of(value_b):
             rest_a[place] = rest_b[place] = None
             yield value_a, value_b
-    groups: tuple[dict[Hashable, list[Value]], ...] = ({}, {})
-    for group, values in zip(groups, (rest_a, rest_b), strict=True):
-        for value in filter(None, values):
-            group.setdefault(kind_of(value), []).append(value)
+    groups = [group_pairs((kind_of(value), value) for value in filter(None, rest)) for rest in (rest_a, rest_b)]
     both = [(values, groups[1].get(key, [])) for key, values in groups[0].items()]
     yield from ((first[0], second[0]) for first, second in both if len(first) == len(second) == 1)
 

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from onnx import TensorProto
 
 from graphkit.graph.dataflow import in_order
-from graphkit.graph.names import module_of
+from graphkit.graph.names import group_pairs, module_of
 from graphkit.graph.operator_traits import COMMUTATIVE
 from graphkit.graph.view import Node, Scope, Value, chain_end
 from graphkit.matching.value_numbering import ValueNumbers
@@ -404,9 +404,7 @@ def match_equal(matching: Matching, graph_a: Scope, graph_b: Scope) -> None:
         y = graph_b.inputs[index] if graph_a.path else named.get(x.name)
         if y is not None:
             matching.add(x, y, "name" if x.name == y.name else "structure")
-    theirs: dict[int, list[Node]] = {}
-    for node in graph_b.nodes:
-        theirs.setdefault(matching.numbers.nodes[node], []).append(node)
+    theirs = group_pairs((matching.numbers.nodes[node], node) for node in graph_b.nodes)
     unnamed: list[Node] = []
     for node in graph_a.nodes:
         twins = theirs[matching.numbers.nodes[node]]

@@ -11,7 +11,7 @@ from msgspec import structs
 
 from graphkit.analysis.cost_changes import CostChange, cost_change_blocks, cost_ratios
 from graphkit.errors import count_things
-from graphkit.graph.names import by_family, join_words, module_parts, pairs_by_family
+from graphkit.graph.names import by_family, group_pairs, join_words, module_parts, pairs_by_family
 from graphkit.model import Model
 from graphkit.model_diff import COSTS, SECTIONS
 from graphkit.model_diff.node_changes import (
@@ -230,9 +230,7 @@ class ModelDiff(Result):
 
 def _join_changes(changes: Sequence[NoteChange]) -> Iterator[Change]:
     """Yield changes, those of one note that many things have as one, with how many of them have it."""
-    groups: dict[tuple[str, str, str], list[NoteChange]] = {}
-    for change in changes:
-        groups.setdefault((change.of, change.note, "" if change.note else change.what), []).append(change)
+    groups = group_pairs(((each.of, each.note, "" if each.note else each.what), each) for each in changes)
     for (of, note, _), group in groups.items():
         if len(group) <= MOST_NOTES:
             yield from group

@@ -15,7 +15,7 @@ from graphkit.dtypes import dtype_name
 from graphkit.errors import count_things
 from graphkit.graph.dataflow import in_order
 from graphkit.graph.declared_types import attribute_text, shape_text, tensor_text, values_text
-from graphkit.graph.names import module_of
+from graphkit.graph.names import group_pairs, module_of
 from graphkit.graph.view import Node, Scope, Value, all_scopes, as_text
 from graphkit.matching.value_matching import is_counted, source_of
 from graphkit.matching.value_numbering import ValueNumbers, default_of
@@ -269,9 +269,7 @@ def _pair_constants(
         rest_b = [value for value in graphs.b.values.values() if value in theirs.numbers and value not in done[1]]
         keys: tuple[Key, ...] = (lambda value, number: (value.name, number), lambda _, number: number, _given_name)
         for key in keys:
-            by_key: dict[Hashable, list[Value]] = {}
-            for value_b in rest_b:
-                by_key.setdefault(key(value_b, theirs.numbers[value_b]), []).append(value_b)
+            by_key = group_pairs((key(value_b, theirs.numbers[value_b]), value_b) for value_b in rest_b)
             for value_a in rest_a:
                 if twins := by_key.get(key(value_a, mine.numbers[value_a])):
                     yield value_a, twins[0]

@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from graphkit.analysis.node_costs import functions_of
 from graphkit.equivalence.check import shared_values
+from graphkit.graph.names import group_pairs
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.matching.interfaces import Interfaces, compare_interfaces
 from graphkit.matching.value_matching import Dims, GraphSide, Matching, known_tensor, match_graphs, source_of
@@ -120,10 +121,8 @@ def _match_graphs(matching: NodeMatching, pending: list[GraphPair]) -> None:
 
 def _match_moved(matching: NodeMatching) -> None:
     """Match nodes that are in another graph: those of bodies that one model lacks, then what computes the same."""
-    mine, theirs = dict[Scope, list[Node]](), dict[Scope, list[Node]]()
-    for by_graph, nodes in zip((mine, theirs), matching.alone, strict=True):
-        for node in (node for node in nodes if not node.is_op("Constant")):
-            by_graph.setdefault(node.scope, []).append(node)
+    alone = ((node for node in nodes if not node.is_op("Constant")) for nodes in matching.alone)
+    mine, theirs = (group_pairs((node.scope, node) for node in nodes) for nodes in alone)
     if not mine or not theirs:
         return
     paired = {graph for pair in matching.graphs for graph in (pair.a, pair.b)}
@@ -178,9 +177,7 @@ def _pair_others(matching: NodeMatching, pair: GraphPair) -> None:
 def _pair_equal(matching: NodeMatching, mine: Sequence[Node], theirs: Sequence[Node]) -> None:
     """Match nodes that compute the same, of those that match none."""
     numbers = matching.values.numbers.nodes
-    by_number: dict[int, list[Node]] = {}
-    for node in theirs:
-        by_number.setdefault(numbers[node], []).append(node)
+    by_number = group_pairs((numbers[node], node) for node in theirs)
     for node in mine:
         if twins := by_number.get(numbers[node]):
             matching.pair(node, twins.pop(0))

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from graphkit.analysis.cost_changes import CostChange, frozen_dims, models_of, sizes_of_originals
 from graphkit.analysis.page_graph import PageSizes, page_graph
 from graphkit.errors import ModelError
+from graphkit.graph.names import group_pairs
 from graphkit.graph.roles import Axis
 from graphkit.graph.view import Node, all_nodes, all_scopes
 from graphkit.model import Model
@@ -157,7 +158,5 @@ def _by_name(mine: Iterable[Node], theirs: Iterable[Node]) -> Mapping[Node, Node
 
 
 def _nodes_by_name(nodes: Iterable[Node]) -> dict[tuple[str, str], Node]:
-    groups: dict[tuple[str, str], list[Node]] = {}
-    for node in nodes:
-        groups.setdefault((node.operator, node.label), []).append(node)
+    groups = group_pairs(((node.operator, node.label), node) for node in nodes)
     return {key: same[0] for key, same in groups.items() if len(same) == 1}

@@ -25,6 +25,7 @@ from msgspec import Struct
 from onnx import TensorShapeProto
 
 from graphkit.graph.declared_types import Dim, declared_type
+from graphkit.graph.names import group_pairs
 from graphkit.graph.roles import MASKS, Role, Roles
 from graphkit.graph.view import Value
 from graphkit.model import Model
@@ -176,9 +177,7 @@ def claimed_inputs(model: Model) -> DeclaredInputs:
 
 def named_inputs(model: Model) -> DeclaredInputs:
     """Return the dims that inputs declare, where something else says that those of one name are equal."""
-    places: dict[str, list[Place]] = {}
-    for place, name in _named_dims(model):
-        places.setdefault(name, []).append(place)
+    places = group_pairs((name, place) for place, name in _named_dims(model))
     return DeclaredInputs.of(model, {name: [tuple(parts)] for name, parts in places.items()})
 
 

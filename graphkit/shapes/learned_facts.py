@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
+from graphkit.graph.names import group_pairs
 from graphkit.graph.view import Scope, walk_breadth_first
 from graphkit.ops.tensor import Tensor
 from graphkit.symbolic.algebra import lower, upper, without_common_factor
@@ -25,9 +26,7 @@ Replacements = dict[Atom, Expr]
 
 def scope_rewriters(equalities: Iterable[Requirement]) -> Callable[[Scope], Rewriter]:
     """Return what gives the rewriter of a scope: it replaces each atom by an expression that it must equal."""
-    pairs: dict[Scope, list[tuple[Expr, Expr]]] = {}
-    for equality in equalities:
-        pairs.setdefault(equality.scope, []).append((equality.left, equality.right))
+    pairs = group_pairs((each.scope, (each.left, each.right)) for each in equalities)
     replacements = {scope: replaced for scope, equal in pairs.items() if (replaced := rewriter_of(equal).replacements)}
     known: dict[Scope, Rewriter] = {}
 

@@ -17,6 +17,7 @@ from graphkit.contract.bundle_contract import BundleContract, StateTensor
 from graphkit.equivalence.originals import Originals
 from graphkit.errors import GraphkitError
 from graphkit.graph.declared_types import declared_type
+from graphkit.graph.names import group_pairs
 from graphkit.graph.operator_traits import SAME_ORDER
 from graphkit.graph.view import Value
 from graphkit.model import Model, load
@@ -293,12 +294,9 @@ def find_bundle_causes(
 
 def _undo_inputs(case: Case) -> Iterator[Cause]:
     """Yield the inputs of decoders that a bundle makes itself: as the export is fed, the logits are right."""
-    values: dict[tuple[str, str], list[Value]] = {}
-    for model in dict.fromkeys((case.originals.first, case.originals.step)):
-        for value, role in model.roles.inputs.items() if model is not None else ():
-            if role in ROLES:
-                values.setdefault((value.name, ROLES[role]), []).append(value)
-    for (name, text), same in values.items():
+    decoders = filter(None, dict.fromkeys((case.originals.first, case.originals.step)))
+    made = (item for model in decoders for item in model.roles.inputs.items() if item[1] in ROLES)
+    for (name, text), same in group_pairs(((value.name, ROLES[role]), value) for value, role in made).items():
         models: dict[str, Model] = {}
         for file, model in case.models.items():
             declared, places = declared_type(same[0]), set(_input_places(model, same))

@@ -13,6 +13,7 @@ from msgspec import Struct
 from graphkit.analysis.cost_changes import CostChange
 from graphkit.equivalence.equivalence_summary import EquivalenceSummary
 from graphkit.errors import count_things
+from graphkit.graph.names import group_pairs
 from graphkit.render.document_blocks import Block, Heading, Lines, Prose, Table, outcome, table
 from graphkit.render.result import Result
 from graphkit.runtime.providers import Provider
@@ -366,9 +367,7 @@ def _dims_text(dims: Mapping[str, int]) -> str:
     """Return `batch=2, past=0`; of many symbols those of one size together."""
     if len(dims) <= MAX_DIMS:
         return ", ".join(f"{name}={size}" for name, size in dims.items())
-    groups: dict[int, list[str]] = {}
-    for name, size in dims.items():
-        groups.setdefault(size, []).append(name)
+    groups = group_pairs((size, name) for name, size in dims.items())
     others = ((names[0], f" and {len(names) - 1} others" if len(names) > 1 else "") for names in groups.values())
     return ", ".join(f"{first}{more}={size}" for (first, more), size in zip(others, groups, strict=True))
 

@@ -19,7 +19,8 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from graphkit.dtypes import BITS, dtype_name
 from graphkit.errors import count_things
-from graphkit.graph.view import Node, Scope, Value, all_nodes, all_scopes, walk_breadth_first
+from graphkit.graph.names import group_pairs
+from graphkit.graph.view import Scope, Value, all_nodes, all_scopes, walk_breadth_first
 from graphkit.io.tensors import element_count
 from graphkit.matching.value_numbering import ConstantNumbers, first_difference
 from graphkit.model import Model
@@ -200,11 +201,9 @@ def _find_wrong_weights(originals: Sequence[Model], candidates: Collection[Model
     What an original computes of constants, and a model has as a constant, is computed once more. Constants of no such
     name are not compared: the runs tell of them.
     """
-    known: dict[str, list[tuple[Model, Value]]] = {}
-    for model in dict.fromkeys(originals):
-        for scope in all_scopes(model.scopes):
-            for value in scope.values.values():
-                known.setdefault(value.name.removesuffix(MERGED), []).append((model, value))
+    scopes = ((model, scope) for model in dict.fromkeys(originals) for scope in all_scopes(model.scopes))
+    values = ((model, value) for model, scope in scopes for value in scope.values.values())
+    known = group_pairs((value.name.removesuffix(MERGED), (model, value)) for model, value in values)
     numbers = ConstantNumbers()
     for candidate in candidates:
         for value in (value for scope in all_scopes(candidate.scopes) for value in scope.values.values()):
@@ -257,11 +256,8 @@ def _is_constant(value: Value) -> bool:
 
 def _find_wrong_attributes(originals: Sequence[Model], candidate: Model) -> Iterator[WrongAttribute]:
     """Yield the numbers in attributes, such as an epsilon, that no node of that name and operator has."""
-    known: dict[tuple[str, str], list[Node]] = {}
-    for model in dict.fromkeys(originals):
-        for node in all_nodes(model.scopes):
-            if node.proto.name:
-                known.setdefault((node.proto.name, node.operator), []).append(node)
+    nodes = (node for model in dict.fromkeys(originals) for node in all_nodes(model.scopes) if node.proto.name)
+    known = group_pairs(((node.proto.name, node.operator), node) for node in nodes)
     for node in all_nodes(candidate.scopes):
         same = known.get((node.proto.name.rsplit("//", 1)[-1], node.operator), [])
         for name, attribute in node.attributes.items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +12,7 @@ from onnx import TensorProto, helper
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.errors import UsageError
+from graphkit.graph.names import group_pairs
 from graphkit.graph.operator_traits import COPYING, PICKING, PRESERVING, REARRANGING, RESHAPING, joined_parts
 from graphkit.graph.view import Node, Value, unwrap_value, walk_breadth_first, walk_postorder
 from graphkit.passes.shapes.simplify_expand import broadcast_dims
@@ -387,10 +387,8 @@ class _Masks:
 
     def raise_all(self) -> None:
         """Let no additive mask go below the floor."""
-        uses: dict[Value, list[tuple[Node, int, Reach]]] = defaultdict(list)
-        for node, index, mask, reach in self._find_additions():
-            if self._is_low(mask, reach):
-                uses[mask].append((node, index, reach))
+        low = (each for each in self._find_additions() if self._is_low(*each[2:]))
+        uses = group_pairs((mask, (node, index, reach)) for node, index, mask, reach in low)
         for mask, places in uses.items():
             dtype = self.editor.shapes[mask].dtype
             floor = max(floor_of(self.floor, dtype, reach) for _, _, reach in places)

@@ -25,6 +25,7 @@ from graphkit.dtypes import HELD, dtype_name
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.dataflow import values_read
 from graphkit.graph.declared_types import declared_type, shape_text
+from graphkit.graph.names import group_pairs
 from graphkit.graph.view import Node, Value
 from graphkit.matching.value_matching import Dims, GraphSide
 from graphkit.model import Model
@@ -81,10 +82,7 @@ class Side(GraphSide):
     @cached_property
     def readers(self) -> Mapping[Value, tuple[Node, ...]]:
         """The nodes of the main graph that read each value, or have a body that does."""
-        readers: dict[Value, list[Node]] = {}
-        for node, values in self.reads.items():
-            for value in values:
-                readers.setdefault(value, []).append(node)
+        readers = group_pairs((value, node) for node, values in self.reads.items() for value in values)
         return {value: tuple(nodes) for value, nodes in readers.items()}
 
     @cached_property
