@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, cast
 
@@ -29,6 +29,7 @@ from graphkit.analysis.verdict import Facts, Verdict, facts_of, folder_steps, mo
 from graphkit.errors import ModelError, count_things
 from graphkit.graph.names import distinct_stems, group_pairs, join_words, short_paths
 from graphkit.model import Model, ModelLike, as_model
+from graphkit.progress import Progress
 from graphkit.render.document_blocks import Block, Cell, Column, Heading, Prose, Table, size_text, table
 from graphkit.render.result import Result
 
@@ -154,7 +155,7 @@ def compare(
     models: Sequence[ModelLike],
     options: ReportOptions = ReportOptions(),
     *,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = lambda _: None,
     keep_going: bool = False,
 ) -> Comparison:
     """Analyse several models, and compare their main figures.

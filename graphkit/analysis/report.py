@@ -20,6 +20,7 @@ from graphkit.analysis.summary import summary
 from graphkit.analysis.verdict import Verdict, verdict_of
 from graphkit.errors import UsageError, did_you_mean
 from graphkit.model import Model, ModelLike, as_model
+from graphkit.progress import Progress
 from graphkit.render.document_blocks import Block, Heading, Lines, Table, table
 from graphkit.render.result import Result
 from graphkit.shapes import DimSpec, Shapes, declarations, infer
@@ -296,7 +297,7 @@ def report_document(
 
 
 def report(
-    model: ModelLike, options: ReportOptions = ReportOptions(), *, progress: Callable[[str], None] = lambda _: None
+    model: ModelLike, options: ReportOptions = ReportOptions(), *, progress: Progress = lambda _: None
 ) -> Report:
     """Analyse one model: `print(graphkit.report(model).to_text())`.
 
@@ -324,7 +325,7 @@ def shown_report(model: Model, options: ReportOptions, made: Mapping[str, Result
     return Report(model.label, {section.name: made[section.name] for section in sections_of(options)}, model)
 
 
-def make_sections(model: Model, options: ReportOptions, progress: Callable[[str], None]) -> dict[str, Result]:
+def make_sections(model: Model, options: ReportOptions, progress: Progress) -> dict[str, Result]:
     """Return the sections that options ask for, and those that the verdict rests on where it is one of them."""
     sections = sections_of(options)
     judged = judged_sections(options) if VERDICT in sections else ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ from graphkit.options import (
     option,
     sizes_option,
 )
+from graphkit.progress import Progress
 
 if TYPE_CHECKING:
     from graphkit.shapes import DimSpec
@@ -87,7 +88,7 @@ def verify(models: Sequence[str], options: Asked[VerifyOptions], format: str) ->
         raise SystemExit(1)
 
 
-def _prove_models(models: Sequence[str], options: VerifyOptions, progress: Callable[[str], None]) -> Proof:
+def _prove_models(models: Sequence[str], options: VerifyOptions, progress: Progress) -> Proof:
     """Return the proof of a folder, a split or a rewrite."""
     if len(models) == 2 and Path(models[1]).is_dir():
         from graphkit.cli.deploy_commands import fetched_export

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ from graphkit.cli.flags import (
 from graphkit.cli.output import print_line, progress_on_terminal, put_text, render_result, show_result, start_prover
 from graphkit.errors import ModelError, UsageError
 from graphkit.options import BLOCKED_BY, LIMITS, as_declared, option, sizes_option
-from graphkit.progress import DEFAULT_LIMITS, Limits
+from graphkit.progress import DEFAULT_LIMITS, Limits, Progress
 
 if TYPE_CHECKING:
     from graphkit.analysis.comparison import Comparison
@@ -323,9 +323,7 @@ def _expand_folders(names: Sequence[str], *, recursive: bool) -> list[str]:
     return expanded
 
 
-def _load_models(
-    names: Iterable[str], progress: Callable[[str], None], *, keep_going: bool
-) -> tuple[list[Model], list[Failure]]:
+def _load_models(names: Iterable[str], progress: Progress, *, keep_going: bool) -> tuple[list[Model], list[Failure]]:
     """Return the models that can be read, and the faults of the others."""
     from graphkit.analysis.report import Failure
     from graphkit.cli.output import load_model

@@ -18,13 +18,13 @@ from graphkit.cli.flags import Asked, complete, format_option, model_argument, o
 from graphkit.cli.output import finish_rewrite, load_model, output_destination, progress_on_terminal, start_prover
 from graphkit.errors import UsageError
 from graphkit.options import SIZES, TIME, Flag, FoldOptions, RewriteOptions, SplitOptions
+from graphkit.progress import Progress
 
 if TYPE_CHECKING:
     from graphkit.model import Model
     from graphkit.render.result import Result
     from graphkit.rewrite.base import Pass
 
-Progress = Callable[[str], None]
 LATER_STEPS = "decoder_with_past_model.onnx"  # a pair that a program decodes with
 output_file = output_option("OUT", "Output file.", required=True)
 

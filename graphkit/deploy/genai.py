@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -36,6 +36,7 @@ from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
 from graphkit.passes.state.join_encoder import compose_models
+from graphkit.progress import Progress
 from graphkit.render.document_blocks import Block, Prose, outcome
 from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.rewrite.new_interface import with_exposed, with_names
@@ -95,7 +96,7 @@ def genai_folder(
     output: str | os.PathLike[str],
     options: GenaiOptions = GenaiOptions(),
     *,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> GenaiReport:
     """Write an export as a folder that `onnxruntime_genai.Model` loads.
 

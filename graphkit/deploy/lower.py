@@ -136,7 +136,7 @@ def lower_folder(
     output: str | os.PathLike[str],
     options: LowerOptions = LowerOptions(),
     *,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> LowerReport:
     """Lower the models of a folder, or one model; write models, tables, `contract.json` and `HOST.md`; prove them.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -98,7 +98,7 @@ def bundle_folder(
     output: str | os.PathLike[str],
     options: BundleOptions = BundleOptions(),
     *,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> BundleReport:
     """Make a bundle of an export: write its methods, one data file and `bundle.json`; prove it.
 

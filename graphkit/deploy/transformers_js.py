@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -30,6 +30,7 @@ from graphkit.io.transaction import made_folder
 from graphkit.model import Model, load
 from graphkit.options import RewriteProofOptions, SplitProofOptions, TransformersJsOptions
 from graphkit.passes.control_flow.merged_decoders import CONDITION, declare_needs, merge_decoders, with_port_names
+from graphkit.progress import Progress
 from graphkit.render.document_blocks import Block, Heading, Prose, outcome, table
 from graphkit.render.result import Result
 from graphkit.rewrite.new_interface import with_symbols
@@ -99,7 +100,7 @@ def transformers_js_folder(
     output: str | os.PathLike[str],
     options: TransformersJsOptions = TransformersJsOptions(),
     *,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> TransformersJsReport:
     """Write an export as a folder that `from_pretrained` of transformers.js loads.
 

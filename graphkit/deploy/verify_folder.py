@@ -41,7 +41,7 @@ def verify_folder(
     folder: str | os.PathLike[str],
     options: FolderOptions = FolderOptions(),
     *,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> LoweringProof | BundleProof:
     """Prove a lowered folder or a bundle, as it is now, against the export that it was made of.
 

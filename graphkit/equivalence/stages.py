@@ -6,7 +6,7 @@ in front of it: rows of tables, and what a host makes of positions and lengths.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 
 import numpy as np
@@ -24,7 +24,7 @@ from graphkit.errors import ModelError
 from graphkit.graph.roles import count_captured_values
 from graphkit.graph.view import Node, Value, walk_breadth_first
 from graphkit.model import Model
-from graphkit.progress import OutOfTimeError, time_limit
+from graphkit.progress import OutOfTimeError, Progress, time_limit
 from graphkit.shapes import Shapes, infer, is_known
 from graphkit.shapes.input_dims import declare_dim, declared_inputs, read_dim
 
@@ -89,7 +89,7 @@ class StageProof(Struct, frozen=True):
 
 
 def prove_stages(
-    stages: Sequence[Stage], *, seconds: float = SECONDS, progress: Callable[[str], None] = lambda _: None
+    stages: Sequence[Stage], *, seconds: float = SECONDS, progress: Progress = lambda _: None
 ) -> tuple[StageProof, ...]:
     """Return the result for each stage, in order.
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 import time
 import uuid
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from graphkit.errors import OutputError, UsageError, count_things
 from graphkit.fleet import storage
 from graphkit.fleet.survey_task import Row, RowOptions, SurveyTask, is_same_data, row_name, table_columns
 from graphkit.io.urls import is_url
+from graphkit.progress import Progress
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,7 +63,7 @@ def survey_models(
     options: RowOptions = DEFAULT,
     *,
     retries: bool = False,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> Survey:
     """Write a table with a row for each model; models that an earlier run has done are not done again.
 

@@ -15,6 +15,7 @@ from graphkit.equivalence.originals import Originals
 from graphkit.errors import GraphkitError, ModelError, UsageError, count_things
 from graphkit.hosts.token_search import BeamOptions, Stepper, beam_search, greedy_search
 from graphkit.model import Model
+from graphkit.progress import Progress
 from graphkit.runtime.session import IsolatedSession, RunError
 from graphkit.shapes.constraints.failing_sizes import sizes_that_run
 from graphkit.verify.candidate_sessions import tell_each
@@ -353,7 +354,7 @@ def record_originals(
     steps: int = 0,
     rows: Sequence[int] = (),
     several: Sequence[int] = (),
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> Recording:
     """Decode the prompts with the originals.
 

@@ -20,7 +20,7 @@ from graphkit.errors import ModelError, count_things
 from graphkit.hosts.bundle_host import Bundle
 from graphkit.model import Model, load
 from graphkit.options import DeploymentProofOptions
-from graphkit.progress import DEFAULT_LIMITS, Limits, portion_of, with_share
+from graphkit.progress import DEFAULT_LIMITS, Limits, Progress, portion_of, with_share
 from graphkit.runtime.providers import CPU, Provider
 from graphkit.runtime.session import IsolatedSession, as_provider
 from graphkit.shapes.constraints.failing_sizes import sizes_that_run
@@ -78,7 +78,7 @@ def verify_bundle(
     options: DeploymentProofOptions = DeploymentProofOptions(),
     *,
     exact: bool,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> BundleProof:
     """Prove that a bundle gives the results of its originals.
 
@@ -124,13 +124,7 @@ class BundleVerifier:
     """
 
     def __init__(
-        self,
-        originals: Originals,
-        folder: Path,
-        options: DeploymentProofOptions,
-        *,
-        exact: bool,
-        progress: Callable[[str], None],
+        self, originals: Originals, folder: Path, options: DeploymentProofOptions, *, exact: bool, progress: Progress
     ) -> None:
         self.originals, self.folder, self.options, self.progress = originals, folder, options, progress
         self.provider = as_provider(options.provider)
@@ -279,7 +273,7 @@ class BundleVerifier:
         bundle: Bundle,
         prompts: Sequence[Prompt],
         expected: Recording,
-        progress: Callable[[str], None],
+        progress: Progress,
         within: float | None = None,
     ) -> list[BundleRun]:
         """Decode prompts with the bundle; `within` is how far all logits may be where onnxruntime fuses operators."""
@@ -456,7 +450,7 @@ def equal_tokens(
     seed: int = 0,
     limits: Limits = DEFAULT_LIMITS,
     provider: Provider = CPU,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> tuple[int, int]:
     """Return how many greedy tokens of the export the bundle chooses too, and how many there are.
 

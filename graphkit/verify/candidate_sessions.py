@@ -169,7 +169,7 @@ class TwoModels(Struct, frozen=True):
         cuts = self.part.cuts if self.part is not None else ()
         return {**fed, **{name: np.asarray(run.expected[name]) for name in cuts}}
 
-    def moved_originals(self, runs: int, progress: Callable[[str], None]) -> list[LevelRuns]:
+    def moved_originals(self, runs: int, progress: Progress) -> list[LevelRuns]:
         """Return how to run copies of the original in which roundings to 8 bits meet other ties, so many times."""
         if self.part is not None:
             return []
@@ -181,7 +181,7 @@ class TwoModels(Struct, frozen=True):
 
         return [LevelRuns(partial(with_progress, copy), self.feed) for copy in moved_copies(self.models[0])]
 
-    def at_default(self, runs: int, progress: Callable[[str], None]) -> tuple[LevelRuns, LevelRuns]:
+    def at_default(self, runs: int, progress: Progress) -> tuple[LevelRuns, LevelRuns]:
         """Return how to run the rewritten model and the original at the default level, so many times."""
 
         def open_counted(opened: Callable[..., Runner], name: str) -> Runner:
@@ -197,7 +197,7 @@ KERNELS = ("", "ai.onnx", "com.microsoft")  # domains of the operators that onnx
 
 
 def prove_inlined(
-    proof: RewriteProof, two: TwoModels, run: Callable[[TwoModels], RewriteProof], progress: Callable[[str], None]
+    proof: RewriteProof, two: TwoModels, run: Callable[[TwoModels], RewriteProof], progress: Progress
 ) -> RewriteProof:
     """Add to a proof the runs of the rewritten model with such functions inlined.
 

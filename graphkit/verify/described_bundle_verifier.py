@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from graphkit.equivalence.originals import Originals
 from graphkit.hosts.bundle_host import Bundle
 from graphkit.model import Model
 from graphkit.options import ProofOptions
-from graphkit.progress import portion_of
+from graphkit.progress import Progress, portion_of
 from graphkit.runtime.session import IsolatedSession, as_provider, as_read
 from graphkit.verify.bundle_prompts import input_spec
 from graphkit.verify.bundle_state_checks import IsolatedBundle, try_check
@@ -63,7 +63,7 @@ def verify_methods(
     *,
     exact: bool,
     initial: Mapping[str, np.ndarray] = {},
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> BundleProof:
     """Prove that methods give the results of the chains of models that they were made of, step after step.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from graphkit.equivalence.originals import Originals
 from graphkit.errors import count_things
 from graphkit.graph.names import join_words
 from graphkit.options import DeploymentProofOptions
-from graphkit.progress import DEFAULT_LIMITS, Limits
+from graphkit.progress import DEFAULT_LIMITS, Limits, Progress
 from graphkit.runtime.session import RunError, as_provider
 from graphkit.verify.candidate_sessions import tell_each
 from graphkit.verify.comparator import Difference, Output, largest_measured
@@ -45,7 +45,7 @@ def verify_lowering(
     folder: Path,
     options: DeploymentProofOptions = DeploymentProofOptions(),
     *,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> LoweringProof:
     """Prove that host and lowered models give the results of the originals.
 
@@ -69,9 +69,7 @@ def verify_lowering(
 
 
 class _Proof:
-    def __init__(
-        self, originals: Originals, folder: Path, options: DeploymentProofOptions, progress: Callable[[str], None]
-    ) -> None:
+    def __init__(self, originals: Originals, folder: Path, options: DeploymentProofOptions, progress: Progress) -> None:
         provider, seed, tolerance = as_provider(options.provider), options.seed, options.tolerance
         if tolerance is None:
             devices = [] if provider.is_cpu else [level_tolerance(model, provider) for model in originals.models]
@@ -353,11 +351,7 @@ def vocabulary_size(contract: Contract) -> int:
 
 
 def measure_deviation(
-    originals: Originals,
-    folder: Path,
-    *,
-    limits: Limits = DEFAULT_LIMITS,
-    progress: Callable[[str], None] = lambda _: None,
+    originals: Originals, folder: Path, *, limits: Limits = DEFAULT_LIMITS, progress: Progress = lambda _: None
 ) -> Deviation:
     """Return how far host and lowered models are from the originals; see `verify_lowering`."""
     options = DeploymentProofOptions(tolerance=math.inf, limits=limits)

@@ -14,7 +14,7 @@ original in float32 as the original is. A wrong rewrite is wrong in float32 too,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -28,6 +28,7 @@ from graphkit.graph.names import free_name, names_in
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
+from graphkit.progress import Progress
 from graphkit.rewrite.base import copy_proto, keep_members
 from graphkit.rewrite.new_interface import with_value_names
 from graphkit.runtime.session import IsolatedSession, RunError, Runner
@@ -180,7 +181,7 @@ class RoundingJudge(Struct, eq=False, dict=True):
     two: TwoModels
     is_half: bool
     proven: Collection[str] = ()
-    progress: Callable[[str], None] = lambda _: None
+    progress: Progress = lambda _: None
     explained: dict[tuple[Run, str], tuple[float, float]] = field(default_factory=dict)
     excuses: bool = False
     has_excused: bool = False

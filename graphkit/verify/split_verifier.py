@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -13,7 +13,7 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.graph.roles import Axis, dim_at
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteProofOptions, SplitProofOptions
-from graphkit.progress import portion_of, with_share
+from graphkit.progress import Progress, portion_of, with_share
 from graphkit.runtime.session import IsolatedSession, RunError, as_read, check_files
 from graphkit.shapes import AS_DECLARED, declarations
 from graphkit.shapes.constraints.symbol_sizes import Sizes
@@ -38,7 +38,7 @@ def verify_split(
     with_past: ModelLike,
     options: SplitProofOptions = SplitProofOptions(),
     *,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> SplitProof:
     """Run a merged decoder and the pair made of it, and compare.
 
@@ -89,7 +89,7 @@ def verify_split(
 
 
 def _prove_branch(
-    merged: Model, model: Model, options: SplitProofOptions, progress: Callable[[str], None], *, is_cache: bool
+    merged: Model, model: Model, options: SplitProofOptions, progress: Progress, *, is_cache: bool
 ) -> tuple[RewriteProof, Feeder | None]:
     """Prove that a model gives what a branch gives; return what makes inputs for both too, where they fit."""
     tolerance, decoder = options.tolerance or 0.0, merged.roles.merged[0]

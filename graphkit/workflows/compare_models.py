@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from graphkit.graph.new_nodes import make_gather
 from graphkit.graph.view import Value, as_text
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import CompareOptions
-from graphkit.progress import Limits
+from graphkit.progress import Limits, Progress
 from graphkit.runtime.providers import CPU, Provider
 from graphkit.runtime.session import MAX_TIMEOUTS, RunError, as_provider, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations
@@ -63,7 +63,7 @@ def compare_models(
     options: CompareOptions = CompareOptions(),
     *,
     inputs: Mapping[str, np.ndarray] | str | os.PathLike[str] | None = None,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> ModelComparison:
     """Run two models on the same inputs, and compare them tensor by tensor.
 
@@ -114,7 +114,7 @@ class _Comparison(Struct, eq=False, dict=True):
     spec: DimSpec
     options: CompareOptions
     inputs: Mapping[str, np.ndarray] | str | os.PathLike[str] | None
-    progress: Callable[[str], None]
+    progress: Progress
 
     def run(self) -> ModelComparison:
         names = dict(self.options.names)

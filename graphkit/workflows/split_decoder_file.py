@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -17,7 +17,7 @@ from graphkit.io.transaction import made_folder
 from graphkit.model import Model, ModelLike, as_model, load
 from graphkit.options import SplitOptions, SplitProofOptions
 from graphkit.passes.control_flow.merged_decoders import Split, split_merged
-from graphkit.progress import portion_of, with_share
+from graphkit.progress import Progress, portion_of, with_share
 from graphkit.render.document_blocks import Block, Heading, Prose, table
 from graphkit.save import Saved, check_targets, save_models, unused_text
 from graphkit.shapes import declarations
@@ -117,7 +117,7 @@ def split_file(
     folder: str | os.PathLike[str],
     options: SplitOptions = SplitOptions(),
     *,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = lambda _: None,
 ) -> SplitReport:
     """Split a merged decoder into two files in a folder, and prove them.
 
@@ -189,12 +189,7 @@ def _encoder_beside(folder: Path) -> str:
 
 
 def _save_pair(
-    model: Model,
-    split: Split,
-    folder: Path,
-    copied: Mapping[str, Path],
-    options: SplitOptions,
-    progress: Callable[[str], None],
+    model: Model, split: Split, folder: Path, copied: Mapping[str, Path], options: SplitOptions, progress: Progress
 ) -> tuple[Saved, SplitProof | None]:
     proofs: list[SplitProof] = []
 

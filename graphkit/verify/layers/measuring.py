@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -14,7 +14,7 @@ from graphkit.errors import UsageError, did_you_mean
 from graphkit.graph.names import module_of
 from graphkit.graph.view import Value, walk_breadth_first
 from graphkit.matching.value_matching import Matching, match_graphs
-from graphkit.progress import Limits
+from graphkit.progress import Limits, Progress
 from graphkit.verify.comparator import BLOCK, Difference, compare_output
 from graphkit.verify.layers.compared_model import FLOATS, ArrayFile, Pair, Reader, Side
 
@@ -70,7 +70,6 @@ def plain_array(array: np.ndarray) -> np.ndarray:
 MOST_TENSORS = 256  # in one step
 UNKNOWN_SIZE = 1 << 20  # bytes, of a tensor whose dims are not known
 SHARE = 4  # of what the outputs of a run may take, one part in so many is asked for at a time
-Progress = Callable[[str], None]
 
 
 def sweep_pairs(
