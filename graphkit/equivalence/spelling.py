@@ -21,7 +21,7 @@ from graphkit.equivalence.terms import Constants, Key, Term
 from graphkit.errors import ModelError
 from graphkit.graph.dataflow import check_scopes
 from graphkit.graph.operator_traits import BECAME_INPUTS, RANDOM
-from graphkit.graph.view import Node, with_bodies
+from graphkit.graph.view import FunctionKey, Node, domain_of, functions_of, key_of, nodes_of, with_bodies
 from graphkit.model import Model
 from graphkit.ops.numerics import BODIES_OF_HALVES, KERNELS_OF_HALVES, MEANINGS, NEWEST
 from graphkit.ops.rule_context import UnknownError
@@ -37,7 +37,6 @@ from graphkit.shapes import Shapes
 # The output of such a function is marked: in the inlined model an Identity of an overload of its own gives it, as a
 # kernel adds up in another order than the function's nodes do.
 
-FunctionKey = tuple[str, str, str]  # domain, name, overload
 MAX_NODES = 200_000  # of a model without functions
 DOMAIN = "com.microsoft"
 OF_KERNEL = "of a kernel"  # the overload of the Identity that marks an output
@@ -64,15 +63,14 @@ def inline_model(model: Model) -> Model:
 
 def _inline_functions(proto: ModelProto) -> ModelProto:
     _check_kernels(proto)
-    functions = _functions_by_key(proto)
+    functions = functions_of(proto)
     if len(functions) < len(proto.functions):
         raise UnknownError("two of its functions have one name")
     _check_size(proto, functions)
-    for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
-        for node in with_bodies(nodes):
-            if (called := functions.get(_key_of_call(node))) is not None:
-                given = {attribute.name for attribute in node.attribute}
-                node.attribute.extend(each for each in called.attribute_proto if each.name not in given)
+    for node in nodes_of(proto):
+        if (called := functions.get(key_of(node))) is not None:
+            given = {attribute.name for attribute in node.attribute}
+            node.attribute.extend(each for each in called.attribute_proto if each.name not in given)
     for function in proto.functions:
         _check_passed_on(function, functions)
         if back := next((name for name in function.output if name in function.input), ""):
@@ -80,7 +78,7 @@ def _inline_functions(proto: ModelProto) -> ModelProto:
         for info in function.value_info:
             for dim in info.type.tensor_type.shape.dim:
                 dim.ClearField("dim_param")  # in a graph they would be dims of the graph
-        if _domain_of(function.domain) == DOMAIN:
+        if domain_of(function.domain) == DOMAIN:
             _mark_kernel(function)
     _use_one_version(proto)
     try:
@@ -88,7 +86,7 @@ def _inline_functions(proto: ModelProto) -> ModelProto:
     except (onnx.checker.ValidationError, RuntimeError) as error:  # calls that do not fit the function
         raise UnknownError(f"its functions cannot be inlined: {' '.join(str(error).split())}") from error
     left = (node.op_type for node in with_bodies(whole.graph.node))
-    if odd := next((name for name in left if any(name == key[1] for key in _functions_by_key(whole))), ""):
+    if odd := next((name for name in left if any(name == key[1] for key in functions_of(whole))), ""):
         raise UnknownError(f"its function '{odd}' cannot be inlined")
     del whole.functions[:]  # which nothing calls
     return whole
@@ -96,23 +94,23 @@ def _inline_functions(proto: ModelProto) -> ModelProto:
 
 def _check_size(proto: ModelProto, functions: Mapping[FunctionKey, FunctionProto]) -> None:
     """Check that a model stays small without its functions: a few that call each other twice make billions of nodes."""
-    called = {key: [*map(_key_of_call, with_bodies(function.node))] for key, function in functions.items()}
+    called = {key: [*map(key_of, with_bodies(function.node))] for key, function in functions.items()}
     sizes: dict[FunctionKey, int] = {}
     try:
         for key in TopologicalSorter({key: functions.keys() & keys for key, keys in called.items()}).static_order():
             sizes[key] = sum(sizes.get(each, 1) for each in called[key])
     except CycleError as error:
         raise UnknownError(f"its function '{error.args[1][0][1]}' calls itself") from error
-    if sum(sizes.get(_key_of_call(node), 1) for node in with_bodies(proto.graph.node)) > MAX_NODES:
+    if sum(sizes.get(key_of(node), 1) for node in with_bodies(proto.graph.node)) > MAX_NODES:
         raise UnknownError(f"without its functions it would have more than {MAX_NODES:,} nodes")
 
 
 def _use_one_version(proto: ModelProto) -> None:
     """Let a model and all its functions have the operator sets at which onnxruntime runs them: those of the model."""
-    imported = {_domain_of(entry.domain): entry.version for entry in proto.opset_import}
+    imported = {domain_of(entry.domain): entry.version for entry in proto.opset_import}
     added: dict[str, int] = {}
     for entry in (entry for function in proto.functions for entry in function.opset_import):
-        domain = _domain_of(entry.domain)
+        domain = domain_of(entry.domain)
         if domain not in imported and added.setdefault(domain, entry.version) != entry.version:
             raise UnknownError(f"its functions have several versions of the operators of {domain}")
     versions = {**added, **imported}
@@ -123,14 +121,14 @@ def _use_one_version(proto: ModelProto) -> None:
 
 def draws_random_numbers(node: NodeProto) -> bool:
     """Whether a node draws random numbers, as no other one does."""
-    domain = _domain_of(node.domain)
+    domain = domain_of(node.domain)
     return (f"{domain}.{node.op_type}" if domain else node.op_type) in RANDOM or node.op_type.startswith("Random")
 
 
 def _check_passed_on(function: FunctionProto, functions: Mapping[FunctionKey, FunctionProto]) -> None:
     """Check that no attribute that a function may lack is passed on to a function that has a default for it."""
     for node in with_bodies(function.node):
-        called = functions.get(_key_of_call(node))
+        called = functions.get(key_of(node))
         defaults = {each.name for each in called.attribute_proto} if called is not None else set[str]()
         for attribute in node.attribute:
             if attribute.ref_attr_name in function.attribute and attribute.name in defaults:
@@ -138,17 +136,9 @@ def _check_passed_on(function: FunctionProto, functions: Mapping[FunctionKey, Fu
                 raise UnknownError(f"its function '{function.name}' {reason}")
 
 
-def _functions_by_key(proto: ModelProto) -> dict[FunctionKey, FunctionProto]:
-    return {(_domain_of(each.domain), each.name, each.overload): each for each in proto.functions}
-
-
-def _key_of_call(node: NodeProto) -> FunctionKey:
-    return _domain_of(node.domain), node.op_type, node.overload
-
-
 def _check_kernels(proto: ModelProto) -> None:
     """Check that a kernel of a function's name computes what the function does, at each call."""
-    functions = {function.name: function for function in proto.functions if _domain_of(function.domain) == DOMAIN}
+    functions = {function.name: function for function in proto.functions if domain_of(function.domain) == DOMAIN}
     if odd := next((each.name for each in proto.functions if _may_be_another(each)), ""):
         raise UnknownError(f"onnxruntime may run an operator of its own for the function '{odd}', which has its name")
     for node in _domain_calls(proto, functions):
@@ -174,7 +164,7 @@ def kernel_fault(model: Model, shapes: Shapes) -> str:
 
     The shapes are those of the model without its functions.
     """
-    names = {function.name for function in model.proto.functions if _domain_of(function.domain) == DOMAIN}
+    names = {function.name for function in model.proto.functions if domain_of(function.domain) == DOMAIN}
     calls = [*_domain_calls(model.proto, names)]
     if len(calls) > sum(node.domain == DOMAIN and node.op_type in names for node in model.proto.graph.node):
         return "a body or a function calls one that a kernel of onnxruntime runs, and its axes are not known"
@@ -188,7 +178,7 @@ def kernel_fault(model: Model, shapes: Shapes) -> str:
 
 def _may_be_another(function: FunctionProto) -> bool:
     """Whether a function has the name of an operator of onnxruntime, and is not known to compute the same."""
-    domain = _domain_of(function.domain)
+    domain = domain_of(function.domain)
     if domain != DOMAIN:
         return not domain or domain.startswith(OF_KERNELS) or onnx.defs.has(function.name, domain)
     bare = deepcopy(function)
@@ -197,14 +187,9 @@ def _may_be_another(function: FunctionProto) -> bool:
     return hashlib.sha256(bare.SerializeToString(deterministic=True)).hexdigest() not in AS_KERNELS
 
 
-def _domain_of(name: str) -> str:
-    return "" if name == "ai.onnx" else name
-
-
 def _domain_calls(proto: ModelProto, names: Container[str]) -> Iterator[NodeProto]:
-    """Yield the calls of functions of the domain in a model, its bodies and its functions."""
-    for nodes in (proto.graph.node, *(function.node for function in proto.functions)):
-        yield from (node for node in with_bodies(nodes) if node.domain == DOMAIN and node.op_type in names)
+    """Return the calls of functions of the domain in a model, its bodies and its functions."""
+    return (node for node in nodes_of(proto) if node.domain == DOMAIN and node.op_type in names)
 
 
 # One spelling of an operator, whichever version of the operator set a model has.

@@ -362,6 +362,31 @@ def with_bodies(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
             yield from with_bodies(body.node)
 
 
+def nodes_of(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a model, those of its bodies and functions included."""
+    yield from with_bodies(proto.graph.node)
+    for function in proto.functions:
+        yield from with_bodies(function.node)
+
+
+FunctionKey = tuple[str, str, str]  # domain, name, overload
+
+
+def domain_of(name: str) -> str:
+    """Return a domain, the default one as ""."""
+    return "" if name == "ai.onnx" else name
+
+
+def functions_of(proto: onnx.ModelProto) -> dict[FunctionKey, onnx.FunctionProto]:
+    """Return the functions of a model by the key that calls use."""
+    return {(domain_of(f.domain), f.name, f.overload): f for f in proto.functions}
+
+
+def key_of(node: onnx.NodeProto) -> FunctionKey:
+    """Return the key of the function that a node calls."""
+    return domain_of(node.domain), node.op_type, node.overload
+
+
 def as_text(value: str | bytes) -> str:
     """Return a protobuf string as text, with bytes that are not UTF-8 escaped."""
     return value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")

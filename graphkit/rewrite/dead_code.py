@@ -11,7 +11,7 @@ from typing import NamedTuple
 import onnx
 
 from graphkit.errors import count_things
-from graphkit.graph.view import as_text, body_graphs, with_bodies
+from graphkit.graph.view import as_text, body_graphs, domain_of, nodes_of, with_bodies
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, copy_proto, keep_members
 
@@ -44,8 +44,7 @@ def clean_proto(proto: onnx.ModelProto) -> int:
         used = needs.names.intersection([*function.input, *needs.made])
         keep_members(function.value_info, [info.name in used for info in function.value_info])
     while proto.functions:  # those go that nothing calls, or only such as go
-        nodes = with_bodies([*proto.graph.node, *(node for function in proto.functions for node in function.node)])
-        called = {("" if node.domain == "ai.onnx" else as_text(node.domain), as_text(node.op_type)) for node in nodes}
+        called = {(domain_of(as_text(node.domain)), as_text(node.op_type)) for node in nodes_of(proto)}
         stays = [(function.domain, function.name) in called for function in proto.functions]
         if all(stays):
             break

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -13,25 +13,12 @@ from onnx.helper import get_attribute_value
 
 from graphkit.graph.new_nodes import NewNode as NewNode
 from graphkit.graph.new_nodes import NodeInput as NodeInput
-from graphkit.graph.view import Node, Scope, Value, body_graphs, with_bodies
+from graphkit.graph.view import Node, Scope, Value, body_graphs, domain_of, functions_of
 from graphkit.model import Model
 from graphkit.rewrite.base import copy_proto
 from graphkit.rewrite.dead_code import clean_proto
 
-Key = tuple[str, str, str]  # domain, name, overload
-Functions = Mapping[Key, onnx.FunctionProto]
-
 FUNCTIONS_SINCE = 8  # IR version
-
-
-def domain_of(name: str) -> str:
-    """Return a domain, the default one as ""."""
-    return "" if name == "ai.onnx" else name
-
-
-def functions_of(proto: onnx.ModelProto) -> dict[Key, onnx.FunctionProto]:
-    """Return the functions of a model by the key that calls use."""
-    return {(domain_of(f.domain), f.name, f.overload): f for f in proto.functions}
 
 
 def add_functions(proto: onnx.ModelProto, functions: Iterable[onnx.FunctionProto]) -> None:
@@ -46,18 +33,6 @@ def add_functions(proto: onnx.ModelProto, functions: Iterable[onnx.FunctionProto
         if function.domain not in imported:
             proto.opset_import.append(onnx.helper.make_opsetid(function.domain, 1))
             imported.add(function.domain)
-
-
-def key_of(node: onnx.NodeProto) -> Key:
-    """Return the key of the function that a node calls."""
-    return domain_of(node.domain), node.op_type, node.overload
-
-
-def all_nodes(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of a model, those of its bodies and functions included."""
-    yield from with_bodies(proto.graph.node)
-    for function in proto.functions:
-        yield from with_bodies(function.node)
 
 
 INITIALIZERS_SINCE = 4  # IR version from which an initializer need not be an input

@@ -14,10 +14,9 @@ from msgspec import Struct, field, structs
 
 from graphkit.dtypes import HELD, dtype_name
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.view import all_nodes
+from graphkit.graph.view import all_nodes, key_of
 from graphkit.model import Model
 from graphkit.progress import Progress, with_share
-from graphkit.rewrite.edits import key_of
 from graphkit.runtime.providers import CPU, Provider
 from graphkit.runtime.session import IsolatedSession, Runner
 from graphkit.verify.feeder import Feeder, Run

@@ -19,12 +19,11 @@ from msgspec.structs import replace
 from onnx import TensorProto
 
 from graphkit.graph.operator_traits import CUTTING, REARRANGING, SAME_ORDER, cut_bounds, joined_parts
-from graphkit.graph.view import Node, Scope, Value, all_nodes, chain_end
+from graphkit.graph.view import Node, Scope, Value, all_nodes, chain_end, functions_of
 from graphkit.ops.tensor import Dims, dims_product
 from graphkit.passes.fusion.fold_into_weights import Linear, affine_of, linear_of
 from graphkit.passes.shapes.simplify_reshape import reshape_spec
 from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite
-from graphkit.rewrite.edits import functions_of
 from graphkit.rewrite.weight_arithmetic import columns_of, read_elements, round_numbers
 from graphkit.shapes import Expr, const
 from graphkit.symbolic.algebra import divide_exactly

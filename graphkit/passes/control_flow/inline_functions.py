@@ -8,7 +8,7 @@ before and after.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
 import onnx
@@ -17,12 +17,12 @@ import onnx.helper
 import onnx.inliner
 
 from graphkit.errors import ModelError, count_things
-from graphkit.graph.view import body_graphs, with_bodies
+from graphkit.graph.view import FunctionKey, body_graphs, domain_of, functions_of, key_of, nodes_of, with_bodies
 from graphkit.model import Model
 from graphkit.rewrite import Declined, Outcome, Pass, copy_proto, keep_members
 from graphkit.rewrite.dead_code import remove_dead_code
-from graphkit.rewrite.edits import Functions, Key, all_nodes, domain_of, functions_of, key_of
 
+Functions = Mapping[FunctionKey, onnx.FunctionProto]
 Nodes = Sequence[onnx.NodeProto]
 MAX_NODES = 1_000_000  # of a model without functions
 
@@ -84,23 +84,23 @@ class InlineFunctions(Pass):
             ]
             reason = f"it needs {'; '.join(others) or 'one that is left'}"
             declined.append(Declined(f"function {function.name}", reason))
-        calls = Counter(map(key_of, all_nodes(proto)))
+        calls = Counter(map(key_of, nodes_of(proto)))
         called = _put_back(result, functions)
         calls.subtract(key_of(node) for function in result.functions for node in with_bodies(function.node))
         if not any(calls[key] or key not in called for key in gone):
             return Outcome(model, declined=tuple(declined))
-        _restore_names(proto.graph.node, result.graph.node, gone, {node.name for node in all_nodes(result)})
+        _restore_names(proto.graph.node, result.graph.node, gone, {node.name for node in nodes_of(result)})
         leave_out(result.graph)
-        used = {domain_of(node.domain) for node in all_nodes(result)}
+        used = {domain_of(node.domain) for node in nodes_of(result)}
         unused = {key[0] for key in gone} - used
         keep_members(result.opset_import, [domain_of(entry.domain) not in unused for entry in result.opset_import])
         changes = (count_things(calls[key], f"call(s) of function '{key[1]}' inlined") for key in gone if calls[key])
         return Outcome(remove_dead_code(model.with_proto(result)).model, tuple(changes), tuple(declined))
 
 
-def _put_back(result: onnx.ModelProto, functions: Functions) -> set[Key]:
+def _put_back(result: onnx.ModelProto, functions: Functions) -> set[FunctionKey]:
     """Put functions back that the remaining ones call, and return them: onnx takes out all that it inlined anywhere."""
-    found, remaining, waiting = set[Key](), {*functions_of(result)}, [*result.functions]
+    found, remaining, waiting = set[FunctionKey](), {*functions_of(result)}, [*result.functions]
     while waiting:
         called = {key_of(node) for node in with_bodies(waiting.pop().node)} & functions.keys() - remaining - found
         found |= called
@@ -145,7 +145,7 @@ def find_obstacle(functions: Functions, nodes: Nodes) -> str:
     """Return why the functions that nodes call cannot be inlined, "" where they can."""
     calls = {key: [key_of(node) for node in with_bodies(function.node)] for key, function in functions.items()}
     inner = {key: [called for called in callees if called in functions] for key, callees in calls.items()}
-    sizes: dict[Key, int] = {}
+    sizes: dict[FunctionKey, int] = {}
     try:
         for key in TopologicalSorter(inner).static_order():
             sizes[key] = sum(sizes.get(called, 1) for called in calls[key])
@@ -184,7 +184,7 @@ def make_explicit(proto: onnx.ModelProto, functions: Functions) -> None:
             for dim in info.type.tensor_type.shape.dim:
                 if dim.HasField("dim_param"):  # in a graph it would mean a dim of the graph
                     dim.ClearField("dim_param")
-    for node in all_nodes(proto):
+    for node in nodes_of(proto):
         if (called := functions.get(key_of(node))) is not None:
             names = {attribute.name for attribute in node.attribute}
             node.attribute.extend(a for a in called.attribute_proto if a.name not in names)
