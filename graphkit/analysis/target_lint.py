@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import lru_cache
 from typing import Any, Literal, NamedTuple, get_args
 
 from msgspec import Struct
-from onnx import TensorProto, defs
+from onnx import TensorProto
 
 from graphkit.dtypes import dtype_name
 from graphkit.graph.declared_types import Dim
-from graphkit.graph.operator_traits import NORMALIZATIONS, RANDOM, SKIP_NORMALIZATIONS, value_inputs
+from graphkit.graph.operator_traits import NEWEST, NORMALIZATIONS, RANDOM, SKIP_NORMALIZATIONS, schema_of, value_inputs
 from graphkit.graph.uses import find_lookups, table_entries
 from graphkit.graph.view import Node, Value, all_nodes, as_text, attribute_value
 from graphkit.ops.elementwise_and_reduction import NO_WHERE
@@ -23,7 +22,6 @@ from graphkit.ops.tensor import Dims, TensorSequence, element_numbers, plain_dim
 from graphkit.shapes import Shapes, is_known
 from graphkit.targets import ANYTHING, Condition, Fact, Facts, Target, Verdict, joint_verdict, tflite_spellings
 
-MAX_OPSET = 1 << 31  # onnx counts opsets in 32 bits
 CONTROL_FLOW = ("If", "Loop", "Scan")
 COUNTING = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)  # of ids, positions and masks: no activations
 PLANES = 4  # axes of a tensor that lies in planes: of channels, and of heights and widths
@@ -397,9 +395,9 @@ def _condition_holds(node: Node, condition: Condition, shapes: Shapes) -> bool |
     parts.extend(static.isdisjoint(_named_inputs(node, name)) for name in condition.computed)
     parts.extend((_named_input(node, name) or _named_output(node, name)) is None for name in condition.absent)
     if condition.min_version is not None or condition.max_version is not None:
-        schema = _operator_schema(node.op_type, node.scope.opset(node.domain), node.domain)
+        schema = schema_of(node)
         version = node.scope.opset(node.domain) if schema is None else schema.since_version
-        parts.append((condition.min_version or 0) <= version <= (condition.max_version or MAX_OPSET))
+        parts.append((condition.min_version or 0) <= version <= (condition.max_version or NEWEST))
     if condition.static:
         parts.append(all(shapes[value].sizes() is not None for value in (*node.operands, *node.results)))
     if condition.unit_axis:
@@ -451,7 +449,7 @@ def _named_input(node: Node, name: str) -> Value | None:
 
 def _named_inputs(node: Node, name: str) -> list[Value]:
     """Return the inputs that the specification gives a name, which are several where it is that of all others."""
-    schema = _operator_schema(node.op_type, node.scope.opset(node.domain), node.domain)
+    schema = schema_of(node)
     names = [] if schema is None else [formal.name for formal in schema.inputs]
     index = int(name) if name.isdecimal() else names.index(name) if name in names else len(node.inputs)
     several = schema is not None and name in names[-1:] and schema.max_input > len(names)
@@ -459,7 +457,7 @@ def _named_inputs(node: Node, name: str) -> list[Value]:
 
 
 def _named_output(node: Node, name: str) -> Value | None:
-    schema = _operator_schema(node.op_type, node.scope.opset(node.domain), node.domain)
+    schema = schema_of(node)
     names = [] if schema is None else [formal.name for formal in schema.outputs]
     return node.outputs[names.index(name)] if name in names[: len(node.outputs)] else None
 
@@ -469,12 +467,6 @@ def _has_attribute(node: Node, name: str, value: str | float) -> bool:
     kind: Any = type(value)
     if name in node.attributes:
         return node.attr(name, kind) == value
-    schema = _operator_schema(node.op_type, node.scope.opset(node.domain), node.domain)
+    schema = schema_of(node)
     formal = None if schema is None else schema.attributes.get(name)
     return formal is not None and attribute_value(formal.default_value, kind) == value
-
-
-@lru_cache(maxsize=256)
-def _operator_schema(op: str, opset: int, domain: str) -> defs.OpSchema | None:
-    known = 0 < opset < MAX_OPSET and defs.has(op, opset, domain)
-    return defs.get_schema(op, opset, domain) if known else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from functools import lru_cache
 
 import onnx
 from msgspec import Struct, field
@@ -15,6 +14,7 @@ from onnx import AttributeProto, NodeProto, TensorProto
 from graphkit.equivalence.movement import Movement
 from graphkit.equivalence.sizes import RequiredProducts
 from graphkit.equivalence.terms import Constants, Key, RealConstants, Term, Terms, without_reshape
+from graphkit.graph.operator_traits import schema_of
 from graphkit.graph.view import Node, Scope, T, Value
 from graphkit.model import Model
 from graphkit.ops.rule_context import UnknownError
@@ -26,7 +26,6 @@ Names = Mapping[str, str]  # what inputs and outputs of a rewritten model are ca
 
 Formal = onnx.defs.OpSchema.FormalParameterOption
 GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
-NEWEST = (1 << 31) - 1  # the largest version that onnx can be asked for
 FIELDS = {
     AttributeProto.INT: "i", AttributeProto.STRING: "s", AttributeProto.INTS: "ints", AttributeProto.STRINGS: "strings",
 }  # fmt: skip
@@ -149,7 +148,7 @@ class Application(Struct, frozen=True, eq=False):
 
 def inputs_fault(node: Node) -> str:
     """Return what is wrong with the number of a node's inputs, or with one that is left out; "" for nothing."""
-    schema = version_of(node)[1]
+    schema = schema_of(node)
     if schema is None:
         return ""
     if not schema.min_input <= len(node.inputs) <= schema.max_input:
@@ -160,19 +159,10 @@ def inputs_fault(node: Node) -> str:
     return ""
 
 
-@lru_cache(maxsize=4096)
-def _operator_schema(op_type: str, version: int, domain: str) -> onnx.defs.OpSchema | None:
-    try:
-        return onnx.defs.get_schema(op_type, min(version, NEWEST), domain)
-    except onnx.defs.SchemaError:
-        return None
-
-
-def version_of(node: Node) -> tuple[int, onnx.defs.OpSchema | None]:
+def version_of(node: Node) -> int:
     """Return since which version its operator is as it is, that of its domain where onnx does not know it."""
-    version = node.scope.opset(node.domain)
-    schema = _operator_schema(node.op_type, version, node.domain)
-    return (version, None) if schema is None else (schema.since_version, schema)
+    schema = schema_of(node)
+    return node.scope.opset(node.domain) if schema is None else schema.since_version
 
 
 def attributes_of(node: Node, of_tensor: Callable[[TensorProto], Term] | None = None) -> Key:
@@ -180,8 +170,8 @@ def attributes_of(node: Node, of_tensor: Callable[[TensorProto], Term] | None = 
 
     Tensors in files beside the model are known by their terms, unless it makes no difference what they hold.
     """
-    version, schema = version_of(node)
-    found: list[tuple[str, int, object]] = [("", 0, version)]
+    schema = schema_of(node)
+    found: list[tuple[str, int, object]] = [("", 0, version_of(node))]
     for name, attribute in node.attributes.items():
         if attribute.type in GRAPHS:
             continue

@@ -29,6 +29,7 @@ from graphkit.graph.operator_traits import (
     UNARY,
     broadcasts_inputs,
     operator_set,
+    schema_of,
     value_inputs,
 )
 from graphkit.graph.view import Node, Scope
@@ -68,7 +69,7 @@ def cannot_fail(app: Application) -> bool:
 
 def _types_fit(app: Application) -> bool:
     """Whether the attributes and inputs of a node are such as its operator takes, and dtypes equal that have to be."""
-    schema = version_of(app.node)[1]
+    schema = schema_of(app.node)
     if schema is None or not app.node.attributes.keys() <= schema.attributes.keys():
         return False
     given = app.args[: len(app.node.inputs)]  # attributes that are inputs in later versions stand behind them
@@ -317,7 +318,7 @@ def _failure_keys(run: Run, *, is_original: bool) -> Iterator[object]:
     """Yield what the failures of a node depend on: it fails where one of the original does that has any of it."""
     app, op = run.application, run.application.node.operator
     # A Split fails where its parts are not of one size, as all are without sizes until 18.
-    is_even = op == "Split" and app.arg(1) is None and version_of(app.node)[0] < 18
+    is_even = op == "Split" and app.arg(1) is None and version_of(app.node) < 18
     if is_original or not is_even:
         yield run.raw
     if is_even:

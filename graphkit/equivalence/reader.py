@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from onnx import NodeProto, TensorProto, helper
 
 from graphkit.dtypes import FLOATS, INTEGERS
-from graphkit.equivalence.application import Application, Context, Names, Reading, Run, Tools, attributes_of, version_of
+from graphkit.equivalence.application import Application, Context, Names, Reading, Run, Tools, attributes_of
 from graphkit.equivalence.axioms import AXIOMS, Axiom
 from graphkit.equivalence.cutting import WRITES
 from graphkit.equivalence.movement import leading_ones
@@ -21,7 +21,15 @@ from graphkit.equivalence.spelling import draws_random_numbers, spell_alike
 from graphkit.equivalence.terms import Key, Term
 from graphkit.errors import ModelError
 from graphkit.graph.dataflow import in_order
-from graphkit.graph.operator_traits import COMPARING, COPIED, SHAPED, broadcasts_inputs, operator_set, value_inputs
+from graphkit.graph.operator_traits import (
+    COMPARING,
+    COPIED,
+    SHAPED,
+    broadcasts_inputs,
+    operator_set,
+    schema_of,
+    value_inputs,
+)
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.ops.numerics import BLIND, FAITHFUL, FAITHFUL_IN_ALL
@@ -462,7 +470,7 @@ class _Reader:
         self, node: Node, attributes: Key, args: list[Term | None], context: Context
     ) -> tuple[Key, list[Term | None]]:
         """Return the key of a node besides its inputs, and its operands, which outputs of its bodies belong to."""
-        schema = version_of(node)[1]
+        schema = schema_of(node)
         # Its number of outputs may mean something: more of a BatchNormalization mean training before version 14, of a
         # MaxPool another kernel, and onnxruntime refuses to run an Attention with a past without a present.
         is_by_outputs = schema is None or (schema.outputs and schema.max_output > 64)

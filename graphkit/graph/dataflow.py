@@ -14,6 +14,7 @@ import onnx
 import onnx.defs
 
 from graphkit.errors import ModelError
+from graphkit.graph.operator_traits import operator_schema
 from graphkit.graph.view import VALUES, Node, Scope, Value
 
 
@@ -152,10 +153,8 @@ Form = tuple[tuple[int, ...], int, Mapping[str, int], tuple[str, ...]]
 def _operator_form(op_type: str, domain: str, version: int) -> Form | None:
     if not onnx.defs.has(op_type, domain):
         return None
-    try:
-        schema = onnx.defs.get_schema(op_type, version, domain)
-    except onnx.defs.SchemaError:  # not in this version: runtimes knew some operators before ONNX did
-        schema = onnx.defs.get_schema(op_type, domain)
+    # Runtimes knew some operators before ONNX did.
+    schema = operator_schema(op_type, version, domain) or onnx.defs.get_schema(op_type, domain)
     single = onnx.defs.OpSchema.FormalParameterOption.Single
     inputs = tuple(index for index, formal in enumerate(schema.inputs) if formal.option == single)
     kinds = {name: int(attribute.type) for name, attribute in schema.attributes.items()}  # type: ignore[call-overload]

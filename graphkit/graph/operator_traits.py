@@ -12,11 +12,29 @@ which the parameter is an input.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import TypeVar
+
+import onnx.defs
 
 from graphkit.graph.view import Node, Value
 
 Entry = TypeVar("Entry")
+NEWEST = (1 << 31) - 1  # the largest version that onnx can be asked for
+
+
+@lru_cache(maxsize=4096)
+def operator_schema(op_type: str, version: int, domain: str = "") -> onnx.defs.OpSchema | None:
+    """Return what onnx knows of an operator in a version of its domain, None where that has no such operator."""
+    try:
+        return onnx.defs.get_schema(op_type, min(version, NEWEST), domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def schema_of(node: Node) -> onnx.defs.OpSchema | None:
+    """Return what onnx knows of the operator of a node, None where it does not know it."""
+    return operator_schema(node.op_type, node.scope.opset(node.domain), node.domain)
 
 
 def join_tables(*tables: Mapping[str, Entry]) -> dict[str, Entry]:

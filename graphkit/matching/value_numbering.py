@@ -15,13 +15,13 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-import onnx.defs
 from msgspec import Struct
 from onnx import AttributeProto, SparseTensorProto, TensorProto
 
 from graphkit.dtypes import BITS
 from graphkit.errors import ModelError
 from graphkit.graph.dataflow import in_order
+from graphkit.graph.operator_traits import operator_schema
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 
@@ -157,7 +157,6 @@ class ConstantNumbers:
 
 
 GRAPHS = (AttributeProto.GRAPH, AttributeProto.GRAPHS)
-NEWEST = (1 << 31) - 1  # the largest version that onnx can be asked for
 
 
 class ValueNumbers:
@@ -270,11 +269,6 @@ def default_of(node: Node, name: str) -> AttributeProto | None:
 
 @cache
 def _attribute_defaults(op_type: str, domain: str, version: int) -> Mapping[str, AttributeProto]:
-    if not onnx.defs.has(op_type, domain):
-        return {}
-    try:
-        schema = onnx.defs.get_schema(op_type, min(version, NEWEST), domain)
-    except onnx.defs.SchemaError:  # not in this version
-        return {}
-    known = schema.attributes.items()
+    schema = operator_schema(op_type, version, domain)
+    known = schema.attributes.items() if schema is not None else ()
     return {name: attribute.default_value for name, attribute in known if attribute.default_value.name}

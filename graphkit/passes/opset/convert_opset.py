@@ -20,6 +20,7 @@ import onnx.helper
 from onnx.defs import OpSchema
 
 from graphkit.errors import UsageError, count_things
+from graphkit.graph.operator_traits import operator_schema
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.passes.opset.spellings import NEWER, OLDER, Draft, fit_older_version
@@ -45,22 +46,15 @@ class Step(NamedTuple):
 @lru_cache(maxsize=4096)
 def conversion_steps(op_type: str, old: int, new: int) -> tuple[Step, ...] | None:
     """Return the steps of an operator of the default domain between two versions, None if onnx does not know it."""
-    before = _operator_schema(op_type, old)
+    before = operator_schema(op_type, old)
     if before is None:
         return () if op_type in ALWAYS else None
     changes = []
     for version in range(old + 1, new + 1):
-        if (after := _operator_schema(op_type, version)) is not None and after.since_version == version:
+        if (after := operator_schema(op_type, version)) is not None and after.since_version == version:
             changes.append(Step(version, _schema_obstacle(before, after)))
             before = after
     return tuple(changes)
-
-
-def _operator_schema(op_type: str, version: int) -> OpSchema | None:
-    try:
-        return onnx.defs.get_schema(op_type, version, "")
-    except onnx.defs.SchemaError:
-        return None
 
 
 def _schema_obstacle(before: OpSchema, after: OpSchema) -> str:
@@ -189,7 +183,7 @@ def _spell_newer(draft: Draft, version: int) -> None:
 
 def _spell_older(draft: Draft, version: int) -> None:
     while True:
-        after = _operator_schema(draft.op_type, version)
+        after = operator_schema(draft.op_type, version)
         if after is None:
             if draft.op_type in ALWAYS:
                 return
@@ -198,7 +192,7 @@ def _spell_older(draft: Draft, version: int) -> None:
         if since <= draft.version:
             return
         version, op_type = since - 1, draft.op_type
-        before, adapter = _operator_schema(op_type, version), OLDER.get((op_type, since))
+        before, adapter = operator_schema(op_type, version), OLDER.get((op_type, since))
         if adapter is not None:
             adapter(draft)  # which spells it by other operators where it is not in the older version
         elif before is None:
