@@ -5,26 +5,26 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache, lru_cache
+from math import isfinite
 from typing import Any, Literal, NamedTuple, get_args
 
 from msgspec import Struct
-from onnx import TensorProto
+from onnx import AttributeProto, TensorProto
 
 from graphkit.dtypes import dtype_name
 from graphkit.graph.declared_types import Dim
-from graphkit.graph.operator_traits import NEWEST, NORMALIZATIONS, RANDOM, SKIP_NORMALIZATIONS, schema_of, value_inputs
+from graphkit.graph.operator_traits import NORMALIZATIONS, RANDOM, SKIP_NORMALIZATIONS, operator_schema, value_inputs
 from graphkit.graph.uses import find_lookups, table_entries
 from graphkit.graph.view import Node, Value, all_nodes, as_text, attribute_value
 from graphkit.ops.elementwise_and_reduction import NO_WHERE
-from graphkit.ops.tensor import Dims, TensorSequence, element_numbers, plain_dims
+from graphkit.ops.tensor import Element, TensorSequence, element_number, element_numbers, plain_dims
 from graphkit.shapes import Shapes, is_known
-from graphkit.targets import ANYTHING, Condition, Fact, Facts, Target, Verdict, joint_verdict, tflite_spellings
+from graphkit.targets import ANYTHING, Fact, Facts, Observation, Target, Verdict, joint_verdict, tflite_spellings
 
 CONTROL_FLOW = ("If", "Loop", "Scan")
 COUNTING = (TensorProto.INT64, TensorProto.INT32, TensorProto.BOOL)  # of ids, positions and masks: no activations
-PLANES = 4  # axes of a tensor that lies in planes: of channels, and of heights and widths
 Cause = Literal["opset", "control flow", "function", "operator", "rank", "dtype", "dynamic shape"]
 UNSAID = "no source says"  # of an obstacle that may be none
 INPUT_DIMS = "dims of the inputs"
@@ -191,7 +191,7 @@ class Lint:
         if (node.domain, node.op_type) in self.local:
             yield self._obstacle(node, "function", node.operator, "a function of the model", None), True
             return
-        said = rule_node(node, self.target, self.shapes)
+        said = rule_node(node, self.target, cache(lambda: observe_node(node, self.shapes)))
         if said.verdict != "allowed":
             cause: Cause = "control flow" if node.is_op(*CONTROL_FLOW) else "operator"
             yield self._obstacle(node, cause, node.operator, said.reason, None), said.verdict == "refused"
@@ -315,24 +315,24 @@ class Ruling(NamedTuple):
     reason: str
 
 
-def rule_node(node: Node, target: Target, shapes: Shapes) -> Ruling:
+def rule_node(node: Node, target: Target, observe: Callable[[], Observation]) -> Ruling:
     """Return the ruling of a target on a node's operator; a joint target has that of the strictest of its parts."""
     if target.others:
-        rulings = {part.name: rule_node(node, part, shapes) for part in target.others}
+        rulings = {part.name: rule_node(node, part, observe) for part in target.others}
         verdict = joint_verdict([ruling.verdict for ruling in rulings.values()])
         names = ", ".join(name for name, ruling in rulings.items() if ruling.verdict == verdict)
         return Ruling(verdict, f"not known for {names}" if verdict == "unknown" else names)
     if target.tflite is not None and node.operator not in target.operators:
-        return _by_tflite(node, target.tflite, shapes)
+        return _by_tflite(node.operator, target.tflite, observe)
     fact = target.operators[node.operator]
-    return Ruling("unknown", UNSAID) if fact is None else _by_fact(node, fact, shapes)
+    return Ruling("unknown", UNSAID) if fact is None else _by_fact(fact, observe)
 
 
-def _by_fact(node: Node, fact: Fact, shapes: Shapes) -> Ruling:
+def _by_fact(fact: Fact, observe: Callable[[], Observation]) -> Ruling:
     note = f"{fact.note} ({fact.source.key})" if fact.note else fact.source.key
     if fact.condition == ANYTHING:
         return Ruling(fact.verdict, note)
-    held = [_condition_holds(node, condition, shapes) for condition in (fact.condition, *fact.alternatives)]
+    held = [condition.holds(observe()) for condition in (fact.condition, *fact.alternatives)]
     if True in held:
         return Ruling("allowed", note)
     if None in held:
@@ -340,9 +340,9 @@ def _by_fact(node: Node, fact: Fact, shapes: Shapes) -> Ruling:
     return Ruling("refused", f"taken with {fact.conditions} only ({fact.source.key})")
 
 
-def _by_tflite(node: Node, tflite: Facts, shapes: Shapes) -> Ruling:
-    spellings = tflite_spellings().get(node.operator, ())
-    chosen = next((spelling for spelling in spellings if _condition_holds(node, spelling.condition, shapes)), None)
+def _by_tflite(op: str, tflite: Facts, observe: Callable[[], Observation]) -> Ruling:
+    spellings = tflite_spellings().get(op, ())
+    chosen = next((each for each in spellings if each.condition == ANYTHING or each.condition.holds(observe())), None)
     if chosen is None:
         return Ruling("unknown", "no source says what it becomes in TFLite")
     facts = [(name, tflite[name]) for name in chosen.becomes]
@@ -356,53 +356,103 @@ def _by_tflite(node: Node, tflite: Facts, shapes: Shapes) -> Ruling:
     return Ruling("allowed", f"becomes {', '.join(chosen.becomes) or 'nothing'}")
 
 
-def _condition_holds(node: Node, condition: Condition, shapes: Shapes) -> bool | None:
-    """Return whether a condition holds of a node, None where that is not known."""
-    static = shapes.model.shape_tensors.static
-    parts: list[bool | None] = [_has_attribute(node, name, value) for name, value in condition.attributes.items()]
-    for name in condition.constant:  # once folded
-        found = [value in static or _rests_on_shapes(value, shapes) for value in _named_inputs(node, name)]
-        parts.append(not found or any(found))
-    for name, number in condition.values.items():  # an input that is left out is an attribute, or has its default
-        value = _named_input(node, name)
-        elements = node.attr(name, tuple) or (number,) if value is None else shapes[value].elements
-        parts.append(bool(elements) and all(element == number for element in elements or ()))
-    for name, op in condition.producers.items():
-        parts.append(op in [value.producer.operator for value in _named_inputs(node, name)[:1] if value.producer])
-    if condition.readers:
-        is_output = any(value in node.scope.outputs for value in node.outputs)
-        parts.append(not is_output and _is_read_by(node, condition.readers))
-    if condition.dtypes:
-        dtype = shapes[node.input(0)].dtype
-        parts.append(dtype_name(dtype) in condition.dtypes if dtype else None)
-    if condition.max_rank is not None or condition.min_rank is not None:
-        ranks = [shapes[value].rank for value in (*node.inputs, *node.outputs) if value is not None]
-        highest = max((rank for rank in ranks if rank is not None), default=0)
-        if condition.max_rank is not None:
-            parts.append(False if highest > condition.max_rank else None if None in ranks else True)
-        if condition.min_rank is not None:
-            parts.append(True if highest >= condition.min_rank else None if None in ranks else False)
-    if condition.output_dtypes:  # of what the node gives to the caller of the model
-        given = [shapes[value].dtype for value in node.results if value in node.scope.outputs]
-        is_other = any(dtype and dtype_name(dtype) not in condition.output_dtypes for dtype in given)
-        parts.append(False if is_other else all(given) or None)
-    if condition.planes_of is not None:
-        parts.append(_has_planes(node, condition.planes_of, shapes))
-    for name, dtypes in condition.dtypes_of.items():
-        value = _named_input(node, name) or _named_output(node, name)
-        dtype = 0 if value is None else shapes[value].dtype
-        parts.append(value is None or (dtype_name(dtype) in dtypes if dtype else None))
-    parts.extend(static.isdisjoint(_named_inputs(node, name)) for name in condition.computed)
-    parts.extend((_named_input(node, name) or _named_output(node, name)) is None for name in condition.absent)
-    if condition.min_version is not None or condition.max_version is not None:
-        schema = schema_of(node)
-        version = node.scope.opset(node.domain) if schema is None else schema.since_version
-        parts.append((condition.min_version or 0) <= version <= (condition.max_version or NEWEST))
-    if condition.static:
-        parts.append(all(shapes[value].sizes() is not None for value in (*node.operands, *node.results)))
-    if condition.unit_axis:
-        parts.append(_has_unit_axis(shapes[node.input(0)].dims))
-    return False if False in parts else None if None in parts else True
+def observe_node(node: Node, shapes: Shapes) -> Observation:
+    """Return what conditions ask of a node."""
+    opset, static = node.scope.opset(node.domain), shapes.model.shape_tensors.static
+    formal = formal_node(node.op_type, opset, node.domain)
+    attributes, values = dict(formal.defaults), dict[str, int | float | None]()
+    for name, attribute in node.attributes.items():
+        if (number := plain_attribute(attribute)) is not None:
+            attributes[name] = number
+        elif attribute.ints or attribute.floats:
+            values[name] = _same_number(attribute.ints or attribute.floats)
+    dtypes, producers, constant = dict[str, str](), dict[str, str](), list[str]()
+    for name, value in zip(formal.names(formal.inputs, len(node.inputs)), node.inputs, strict=True):
+        if value is None:
+            continue
+        if value in static or _rests_on_shapes(value, shapes):
+            constant.append(name)
+        if name in dtypes:  # it is one of several of a name
+            continue
+        dtypes[name] = _dtype_of(value, shapes)
+        if (number := _same_number(shapes[value].elements or ())) is not None:
+            values[name] = number
+        if value.producer is not None:
+            producers[name] = value.producer.operator
+    for name, value in zip(formal.names(formal.outputs, len(node.outputs), "output "), node.outputs, strict=True):
+        if value is not None:
+            dtypes.setdefault(name, _dtype_of(value, shapes))
+    tensors = [shapes[value] for value in (*node.inputs, *node.outputs) if value is not None]
+    given = [value for value in node.results if value in node.scope.outputs]
+    ends = [shapes.dims(value) for value in (*node.inputs[:1], *node.outputs[:1])]
+    readers = {reader.operator for value in node.results for reader, _ in value.consumers}
+    return Observation(
+        op=node.operator,
+        since=formal.since or opset,
+        dtypes=dtypes,
+        constant=tuple(constant),
+        rank=max((tensor.rank for tensor in tensors if tensor.rank is not None), default=0),
+        attributes=attributes,
+        is_dynamic=any(tensor.sizes() is None for tensor in tensors),
+        opset=node.scope.opset(),
+        dims=tuple(None if dims is None else tuple(dim.constant for dim in dims) for dims in ends),
+        values=values,
+        readers=readers.pop() if len(readers) == 1 and not given else "",
+        producers=producers,
+        given=tuple(_dtype_of(value, shapes) for value in given),
+        has_every_rank=all(tensor.rank is not None for tensor in tensors),
+    )
+
+
+class FormalNode(NamedTuple):
+    """What the specification says of an operator; nothing where it does not know it.
+
+    Attributes:
+        since: The version of the operator set in which it last changed; 0 where that is not known.
+        inputs: Their names.
+        outputs: Likewise.
+        defaults: Of attributes that are a number or a text.
+    """
+
+    since: int = 0
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    defaults: Mapping[str, int | float | str] = {}
+
+    @staticmethod
+    def names(formals: Sequence[str], count: int, other: str = "") -> list[str]:
+        """Return what so many tensors are called, the last ones alike where they are many; else by their numbers."""
+        return [formals[min(index, len(formals) - 1)] if formals else f"{other}{index}" for index in range(count)]
+
+
+@lru_cache(maxsize=256)
+def formal_node(op: str, opset: int, domain: str) -> FormalNode:
+    """Return what the specification says of an operator in a version."""
+    if (schema := operator_schema(op, opset, domain)) is None:
+        return FormalNode()
+    plain = {name: plain_attribute(attribute.default_value) for name, attribute in schema.attributes.items()}
+    inputs, outputs = (tuple(formal.name for formal in formals) for formals in (schema.inputs, schema.outputs))
+    defaults = {name: value for name, value in plain.items() if value is not None}
+    return FormalNode(schema.since_version, inputs, outputs, defaults)
+
+
+def plain_attribute(attribute: AttributeProto) -> int | float | str | None:
+    """Return the number or the text of an attribute, None where it has another kind."""
+    kinds = {AttributeProto.INT: int, AttributeProto.FLOAT: float, AttributeProto.STRING: str}
+    kind: Any = kinds.get(attribute.type)
+    return None if kind is None else attribute_value(attribute, kind)
+
+
+def _dtype_of(value: Value, shapes: Shapes) -> str:
+    dtype = shapes[value].dtype
+    return dtype_name(dtype) if dtype else ""
+
+
+def _same_number(elements: Sequence[Element]) -> int | float | None:
+    """Return the finite number that all elements are, None where they are not one."""
+    first = elements[0] if elements else None
+    number = first if first is None or isinstance(first, float) else element_number(first)
+    return number if number is not None and isfinite(number) and all(each == first for each in elements) else None
 
 
 def _is_made_by(node: Node, operators: Collection[str]) -> bool:
@@ -413,60 +463,3 @@ def _is_made_by(node: Node, operators: Collection[str]) -> bool:
 def _is_read_by(node: Node, op: str) -> bool:
     readers = [reader for value in node.results for reader, _ in value.consumers]
     return bool(readers) and all(reader.operator == op for reader in readers)
-
-
-def _has_unit_axis(dims: Dims | None) -> bool | None:
-    sizes = [0, 0, 0] if dims is None else [dim.constant for dim in dims]
-    if all(size == 1 for size in sizes[:-3]) and (len(sizes) < 3 or 1 in sizes[-3:]):
-        return True
-    return None if dims is None or None in sizes else False
-
-
-def _has_planes(node: Node, number: int, shapes: Shapes) -> bool | None:
-    source, out = node.input(0), node.outputs[0]
-    if source is None or out is None:
-        return None
-    before, after = shapes[source].sizes(), shapes[out].sizes()
-    return None if before is None or after is None else has_planes(before, after, number)
-
-
-def has_planes(before: Sequence[int], after: Sequence[int], number: int) -> bool:
-    """Return whether the elements of the last two of four axes are a multiple of a number where a node reshapes them.
-
-    Planes of one element are a list of as many as there are, which may be of any length behind the node.
-    """
-    if len(before) == len(after) == PLANES and before[-1] == after[-1]:
-        return True
-    planes = [math.prod(dims[2:]) for dims in (before, after) if len(dims) == PLANES]
-    if len(before) == PLANES and planes[0] == 1:
-        planes[0] = math.prod(before)
-    return all(plane % number == 0 for plane in planes if plane != 1)
-
-
-def _named_input(node: Node, name: str) -> Value | None:
-    return next(iter(_named_inputs(node, name)), None)
-
-
-def _named_inputs(node: Node, name: str) -> list[Value]:
-    """Return the inputs that the specification gives a name, which are several where it is that of all others."""
-    schema = schema_of(node)
-    names = [] if schema is None else [formal.name for formal in schema.inputs]
-    index = int(name) if name.isdecimal() else names.index(name) if name in names else len(node.inputs)
-    several = schema is not None and name in names[-1:] and schema.max_input > len(names)
-    return [value for value in node.inputs[index : None if several else index + 1] if value is not None]
-
-
-def _named_output(node: Node, name: str) -> Value | None:
-    schema = schema_of(node)
-    names = [] if schema is None else [formal.name for formal in schema.outputs]
-    return node.outputs[names.index(name)] if name in names[: len(node.outputs)] else None
-
-
-def _has_attribute(node: Node, name: str, value: str | float) -> bool:
-    """Whether an attribute has a value, which may be its default."""
-    kind: Any = type(value)
-    if name in node.attributes:
-        return node.attr(name, kind) == value
-    schema = schema_of(node)
-    formal = None if schema is None else schema.attributes.get(name)
-    return formal is not None and attribute_value(formal.default_value, kind) == value

@@ -15,9 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from onnx import NodeProto, TensorProto, checker, defs, helper, numpy_helper, shape_inference
 
-from graphkit.dtypes import dtype_name
 from graphkit.graph.operator_traits import value_inputs
-from graphkit.graph.view import Node, Value, attribute_value
+from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.ops.tensor import element_numbers
 from graphkit.passes.opset.convert_opset import ConvertOpset
@@ -50,25 +49,6 @@ class Operand(Struct, frozen=True, eq=False):
         return np.ones(self.dims, dtype) if self.array is None else self.array.astype(dtype).reshape(self.dims)
 
 
-class Observation(Struct, frozen=True):
-    """What a target file can say of a case; inputs go by their names in the specification."""
-
-    op: str  # the operator
-    since: int  # the version of the operator set in which it last changed
-    dtypes: dict[str, str]  # of the inputs, by name, and of the outputs
-    constant: tuple[str, ...]  # the inputs that are constant
-    rank: int  # the highest rank of its tensors
-    attributes: dict[str, int | float | str]  # those with one number or text, and defaults
-    is_dynamic: bool  # whether dims are symbols
-    opset: int = 0  # that of the model
-    dims: tuple[tuple[int, ...], ...] = ()  # of the first input and the first output
-    values: dict[str, int | float] = {}  # the number that all elements of a constant input are, by its name
-    readers: str = ""  # the operator of all that read its output, "" where it is alone
-    producers: dict[str, str] = {}  # the operators that inputs come from, by their names
-    taken: bool | None = None  # whether the device runs it, None where no runtime takes the model
-    count: int = 1  # how many nodes it stands for
-
-
 class Case(Struct, frozen=True, eq=False):
     """A node with its operands."""
 
@@ -82,10 +62,9 @@ class Case(Struct, frozen=True, eq=False):
         known = defs.has(self.node.op_type, max_inclusive_version=self.opset, domain=self.node.domain)
         return defs.get_schema(self.node.op_type, self.opset, self.node.domain) if known else None
 
-    def formal_names(self) -> list[str]:
-        schema = self.schema()
-        formals = [formal.name for formal in schema.inputs] if schema is not None else []
-        return [formals[min(index, len(formals) - 1)] if formals else str(index) for index in range(len(self.operands))]
+    def feed(self) -> dict[str, np.ndarray]:
+        """Return what its model can be run on."""
+        return {each.name: each.elements() for each in self.operands if each is not None and not each.is_constant}
 
     def model(self) -> onnx.ModelProto | None:
         inputs, constants = [], []
@@ -112,58 +91,6 @@ class Case(Struct, frozen=True, eq=False):
         except (checker.ValidationError, shape_inference.InferenceError):
             return None
         return model
-
-    def observe(self, model: onnx.ModelProto | None = None) -> Observation:
-        """Return what can be said of it; the verdict is still open.
-
-        Args:
-            model: Its model, where the outputs are not known.
-        """
-        schema, names = self.schema(), self.formal_names()
-        operands = [(name, operand) for name, operand in zip(names, self.operands, strict=True) if operand is not None]
-        attributes: dict[str, Any] = {}
-        defaults = () if schema is None else schema.attributes.items()
-        for name, attribute in [
-            *((name, formal.default_value) for name, formal in defaults),
-            *((attribute.name, attribute) for attribute in self.node.attribute),
-        ]:
-            if (number := plain_attribute(attribute)) is not None:
-                attributes[name] = number
-        outputs = list(self.outputs)
-        if model is not None:
-            tensors = [value.type.tensor_type for value in model.graph.output]
-            outputs = [(each.elem_type, tuple(dim.dim_value for dim in each.shape.dim)) for each in tensors]
-        formals = [] if schema is None else [formal.name for formal in schema.outputs]
-        made = {
-            formals[min(index, len(formals) - 1)] if formals else f"output {index}": dtype_name(dtype)
-            for index, (dtype, _) in enumerate(outputs)
-        }
-        read = {name: dtype_name(operand.dtype) for name, operand in operands}
-        ranks = [len(operand.dims) for _, operand in operands if not operand.is_read]
-        constants = [(name, each.elements().astype(float)) for name, each in operands if each.is_constant]
-        return Observation(
-            op=f"{self.node.domain}.{self.node.op_type}" if self.node.domain else self.node.op_type,
-            since=self.opset if schema is None else schema.since_version,
-            dtypes=read | {name: dtype for name, dtype in made.items() if name not in read},
-            constant=tuple(name for name, operand in operands if operand.is_constant),
-            rank=max([*ranks, *(len(dims) for _, dims in outputs)], default=0),
-            attributes=attributes,
-            is_dynamic=self.is_dynamic,
-            opset=self.opset,
-            dims=(*(operand.dims for _, operand in operands[:1]), *(dims for _, dims in outputs[:1])),
-            values={
-                name: int(first) if first.is_integer() else first
-                for name, numbers in constants
-                if numbers.size and np.isfinite(first := float(numbers.flat[0])) and (numbers == first).all()
-            },
-        )
-
-
-def plain_attribute(attribute: onnx.AttributeProto) -> int | float | str | None:
-    """Return the number or the text of an attribute, None where it has another kind."""
-    kinds = {onnx.AttributeProto.INT: int, onnx.AttributeProto.FLOAT: float, onnx.AttributeProto.STRING: str}
-    kind: Any = kinds.get(attribute.type)
-    return None if kind is None else attribute_value(attribute, kind)
 
 
 def library_cases() -> Iterator[Case]:

@@ -12,10 +12,9 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
-from msgspec.structs import replace as replace_fields
 
 from graphkit.analysis.node_placement import number_nodes
-from graphkit.analysis.target_lint import has_planes
+from graphkit.analysis.target_lint import observe_node
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError, count_things, did_you_mean
 from graphkit.graph.view import all_nodes
@@ -25,7 +24,6 @@ from graphkit.judges.cases import (
     NAME,
     OPSETS,
     Case,
-    Observation,
     distinct_cases,
     kind_of,
     library_cases,
@@ -33,7 +31,9 @@ from graphkit.judges.cases import (
     varied_cases,
 )
 from graphkit.model import Model
+from graphkit.runtime.session import SmallModel, run_small_models
 from graphkit.shapes import infer
+from graphkit.targets import Atom, Observation
 
 
 class Measured(NamedTuple):
@@ -116,23 +116,13 @@ def observe_models(judge: Judge, models: Sequence[Model], device: str = "") -> I
         answers = ask_judge(judge, paths, seconds=SECONDS_OF_MODEL, as_it_is=True, device=device)
         for (model, _), answer in zip(named, answers, strict=True):
             places = answer.places
-            for node, case in model_cases(infer(model)) if not answer.error else ():
+            shapes = infer(model)
+            for node, _ in model_cases(shapes) if not answer.error else ():
                 if node.proto.name in places:
-                    readers = {reader.operator for value in node.results for reader, _ in value.consumers}
-                    made = {
-                        name: value.producer.operator
-                        for name, value in zip(case.formal_names(), node.inputs, strict=True)
-                        if value is not None and value.producer is not None
-                    }
-                    seen = replace_fields(
-                        case.observe(),
-                        readers=readers.pop() if len(readers) == 1 else "",
-                        producers=made,
-                        taken=places[node.proto.name] == "device",
-                    )
+                    seen = replace(observe_node(node, shapes), taken=places[node.proto.name] == "device")
                     counts[str(seen)] += 1
                     first.setdefault(str(seen), seen)
-    yield from (replace_fields(seen, count=counts[key]) for key, seen in first.items())
+    yield from (replace(seen, count=counts[key]) for key, seen in first.items())
 
 
 def _name_nodes(model: Model, path: Path) -> tuple[Model, Path]:
@@ -152,18 +142,25 @@ def observe_cases(judge: Judge, cases: Iterable[Case], device: str = "") -> Iter
         UsageError: It fails at the first one, as it does where its device is not there.
     """
     with tempfile.TemporaryDirectory(prefix="graphkit-") as folder:
-        paths, observations = list[Path](), list[Observation]()
+        paths, observations, small = list[Path](), list[Observation](), list[SmallModel]()
         for case, model in distinct_cases(cases):
             path = Path(folder, f"{len(paths)}.onnx")
-            path.write_bytes(model.SerializeToString())
+            path.write_bytes(content := model.SerializeToString())
+            loaded = Model.from_proto(model)
             paths.append(path)
-            observations.append(case.observe(model))
-        answers = ask_judge(judge, paths, seconds=SECONDS, as_it_is=True, device=device)
-        for index, (observation, answer) in enumerate(zip(observations, answers, strict=True)):
-            if index == 0 and answer.error:
-                why = f"takes not even {observation.op}: {answer.fault}"
+            observations.append(observe_node(loaded.graph.nodes[0], infer(loaded)))
+            small.append((content, [case.feed()]))
+        answers = list[Answer]()
+        for answer in ask_judge(judge, paths, seconds=SECONDS, as_it_is=True, device=device):
+            if not answers and answer.error:
+                why = f"takes not even {observations[0].op}: {answer.fault}"
                 raise UsageError(f"the judge '{judge.name}' {why} - see whether its device is there")
-            yield replace_fields(observation, taken=is_taken(answer))
+            answers.append(answer)
+        failing = [index for index, answer in enumerate(answers) if answer.error]
+        runs = dict(zip(failing, run_small_models([small[index] for index in failing]), strict=True))
+        wrong = {index for index, run in runs.items() if isinstance(run, list) and isinstance(run[0], str)}  # it loads
+        for index, (observation, answer) in enumerate(zip(observations, answers, strict=True)):
+            yield replace(observation, taken=None if index in wrong else is_taken(answer))
 
 
 def is_taken(answer: Answer) -> bool | None:
@@ -278,37 +275,6 @@ LOSSES = (2, 0)  # how many models that are taken a condition may lose for one t
 Where = Mapping[str, Any]  # a condition as a target file has it
 
 
-class Atom(NamedTuple):
-    """A part of a condition: a key of a target file, the name of what it is about, and the value."""
-
-    key: str
-    name: str = ""
-    value: Any = True
-
-    def holds(self, of: Observation) -> bool:
-        """Whether it holds of an observation, as a target file means it."""
-        return bool(HOLDS[self.key](of, self.name, self.value))
-
-
-HOLDS: Mapping[str, Callable[[Observation, str, Any], Any]] = {
-    "static": lambda of, *_: not of.is_dynamic,
-    "readers": lambda of, _, value: of.readers == value,
-    "dtypes": lambda of, _, value: next(iter(of.dtypes.values())) in value,  # of the first input
-    "dtypes_of": lambda of, name, value: of.dtypes.get(name, value[0]) in value,
-    "attributes": lambda of, name, value: of.attributes.get(name) == value,
-    "producers": lambda of, name, value: of.producers.get(name) == value,
-    "values": lambda of, name, value: name not in of.dtypes or of.values.get(name) == value,  # else the default
-    "planes_of": lambda of, _, value: len(of.dims) == 2 and has_planes(*of.dims, value),
-    "constant": lambda of, name, _: name not in of.dtypes or name in of.constant,
-    "computed": lambda of, name, _: name not in of.constant,
-    "absent": lambda of, name, _: name not in of.dtypes,
-    "max_rank": lambda of, _, value: of.rank <= value,
-    "min_rank": lambda of, _, value: of.rank >= value,
-    "max_version": lambda of, _, value: of.since <= value,
-    "min_version": lambda of, _, value: of.since >= value,
-}
-
-
 class FittedFact(Struct, frozen=True):
     """What is said of an operator."""
 
@@ -386,13 +352,15 @@ def _possible_atoms(taken: Sequence[Observation], refused: Sequence[Observation]
         dtypes = tuple(sorted({each.dtypes[name] for each in taken if name in each.dtypes}))
         yield Atom("dtypes_of", name, dtypes)
         yield from (Atom("dtypes_of", name, (dtype,)) for dtype in dtypes)
-    for key, numbers in (("version", {each.since for each in taken}), ("rank", {each.rank for each in taken})):
-        yield from (Atom(f"{bound}_{key}", value=number) for number in sorted(numbers) for bound in ("max", "min"))
+    for key, bounds in (("version", {each.since for each in taken}), ("rank", {each.rank for each in taken})):
+        yield from (Atom(f"{bound}_{key}", value=number) for number in sorted(bounds) for bound in ("max", "min"))
     yield from (Atom("absent", name) for name in dict.fromkeys(name for each in refused for name in each.dtypes))
     yield from (Atom(key, name) for name in names for key in ("constant", "computed"))
     yield from dict.fromkeys(Atom("readers", value=each.readers) for each in taken if each.readers)
     yield from dict.fromkeys(Atom("producers", *pair) for each in taken for pair in each.producers.items())
-    yield from dict.fromkeys(Atom("values", *pair) for each in taken for pair in each.values.items())
+    yield from dict.fromkeys(
+        Atom("values", *pair) for each in taken for pair in each.values.items() if pair[1] is not None
+    )
     yield from (Atom("planes_of", value=number) for number in PLANES)
     yield from dict.fromkeys(Atom("attributes", *pair) for each in taken for pair in each.attributes.items())
 

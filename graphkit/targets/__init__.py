@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date
 from functools import cache, cached_property
+from math import prod
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from msgspec import Meta, Struct
 from msgspec.structs import replace
@@ -26,8 +27,8 @@ from graphkit.io.byte_source import shown_path
 from graphkit.io.toml import convert_toml, read_toml
 
 __all__ = [
-    "ANYTHING", "NAMES", "Condition", "Fact", "Facts", "Limit", "Source", "Spelling", "Target", "Verdict",
-    "joint_verdict", "load_target", "tflite_spellings",
+    "ANYTHING", "NAMES", "Atom", "Condition", "Fact", "Facts", "Limit", "Observation", "Source", "Spelling", "Target",
+    "Verdict", "joint_verdict", "load_target", "tflite_spellings",
 ]  # fmt: skip
 
 NAMES = (
@@ -73,26 +74,10 @@ class YesOrNo(Limit, frozen=True, forbid_unknown_fields=True):
     value: bool
 
 
-class Condition(Struct, frozen=True, forbid_unknown_fields=True):
-    """A condition on a node; inputs go by their names in the ONNX specification.
+class Condition(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """A condition on a node; `WORDS` says what each field asks, and `HOLDS` when it holds.
 
-    Attributes:
-        constant: Inputs that must be constant.
-        dtypes: The dtypes that the first input may have; empty for any.
-        max_rank: The highest rank of its tensors.
-        attributes: Values of attributes.
-        values: Numbers that all elements of inputs must be.
-        producers: Operators that inputs must come from.
-        readers: The operator of all that read its output, "" for any.
-        output_dtypes: The dtypes that its output may have where it is one of the model; empty for any.
-        planes_of: A number that the elements of the last two of four axes are a multiple of, unless the last one stays.
-        dtypes_of: The dtypes that inputs and outputs may have, by name; one that is left out has any.
-        computed: Inputs that must not be constant.
-        absent: Inputs and outputs that must be left out.
-        min_rank: The least that the highest rank of its tensors may be.
-        min_version, max_version: Of the operator: the opset in which it last changed.
-        static: Whether all dims must be numbers.
-        unit_axis: Whether one of the last three dims of the first input must be 1, and all before them.
+    Inputs and outputs go by their names in the ONNX specification; an empty field asks nothing.
     """
 
     constant: tuple[Text, ...] = ()
@@ -114,36 +99,162 @@ class Condition(Struct, frozen=True, forbid_unknown_fields=True):
     unit_axis: bool = False
 
     def __str__(self) -> str:
-        return ", ".join(self._parts())
+        return ", ".join(WORDS[key].format(name=name, value=_in_words(value)) for key, name, value in self.atoms)
 
-    def _parts(self) -> Iterator[str]:
-        yield from (f"constant {name}" for name in self.constant)
-        if self.dtypes:
-            yield f"dtype {' or '.join(self.dtypes)}"
-        if self.max_rank is not None:
-            yield f"rank at most {self.max_rank}"
-        yield from (f"{name} = {value}" for name, value in self.attributes.items())
-        yield from (f"{name} = {value}" for name, value in self.values.items())
-        yield from (f"{name} from {op}" for name, op in self.producers.items())
-        if self.readers:
-            yield f"read by {self.readers} alone"
-        if self.output_dtypes:
-            yield f"an output of the model in {' or '.join(self.output_dtypes)}"
-        if self.planes_of is not None:
-            yield f"multiples of {self.planes_of} elements in the last two of four axes"
-        yield from (f"{name} in {' or '.join(dtypes)}" for name, dtypes in self.dtypes_of.items())
-        yield from (f"computed {name}" for name in self.computed)
-        yield from (f"no {name}" for name in self.absent)
-        if self.min_rank is not None:
-            yield f"rank at least {self.min_rank}"
-        if self.min_version is not None:
-            yield f"opset {self.min_version} or newer"
-        if self.max_version is not None:
-            yield f"as of opset {self.max_version} or older"
-        if self.static:
-            yield "dims that are numbers"
-        if self.unit_axis:
-            yield "a 1 among the last three dims, and only 1 before them"
+    @cached_property
+    def atoms(self) -> tuple[Atom, ...]:
+        """The parts of the condition, all of which must hold."""
+        atoms: list[Atom] = []
+        for key in WORDS:
+            said = getattr(self, key)
+            if isinstance(said, Mapping):
+                atoms += [Atom(key, name, value) for name, value in said.items()]
+            elif key in ("constant", "computed", "absent"):
+                atoms += [Atom(key, name) for name in said]
+            elif said not in (None, (), "", False):
+                atoms.append(Atom(key, value=said))
+        return tuple(atoms)
+
+    def holds(self, of: Observation) -> bool | None:
+        """Return whether it holds of a node, None where that is not known."""
+        return _all_hold(atom.holds(of) for atom in self.atoms)
+
+
+class Observation(Struct, frozen=True):
+    """What a condition asks of a node; inputs go by their names in the specification.
+
+    Attributes:
+        op: The operator.
+        since: The version of the operator set in which it last changed.
+        dtypes: Of the inputs, by name, and of the outputs; "" for an unknown one.
+        constant: The inputs that are constant, once folded.
+        rank: The highest rank of its tensors that is known.
+        attributes: Those with one number or text, and defaults.
+        is_dynamic: Whether dims are symbols, or not known.
+        opset: That of the model.
+        dims: Of the first input and the first output: sizes, None for a symbol; None for an unknown rank.
+        values: The number that all elements of an input are, by its name; None where they differ or are not known.
+        readers: The operator of all that read its outputs, "" where there are several, or an output is the model's.
+        producers: The operators that inputs come from, by their names.
+        given: The dtypes of the outputs that are the model's.
+        has_every_rank: Whether no rank of a tensor is unknown.
+        taken: Whether the device runs it, None where no runtime takes the model.
+        count: How many nodes it stands for.
+    """
+
+    op: str
+    since: int
+    dtypes: dict[str, str]
+    constant: tuple[str, ...]
+    rank: int
+    attributes: dict[str, int | float | str]
+    is_dynamic: bool
+    opset: int = 0
+    dims: tuple[tuple[int | None, ...] | None, ...] = ()
+    values: dict[str, int | float | None] = {}
+    readers: str = ""
+    producers: dict[str, str] = {}
+    given: tuple[str, ...] = ()
+    has_every_rank: bool = True
+    taken: bool | None = None
+    count: int = 1
+
+
+class Atom(NamedTuple):
+    """A part of a condition: a key of a target file, the name of what it is about, and the value."""
+
+    key: str
+    name: str = ""
+    value: Any = True
+
+    def holds(self, of: Observation) -> bool | None:
+        """Return whether it holds of a node, None where that is not known."""
+        return HOLDS[self.key](of, self.name, self.value)
+
+
+WORDS: Mapping[str, str] = {
+    "constant": "constant {name}",
+    "dtypes": "dtype {value}",
+    "max_rank": "rank at most {value}",
+    "attributes": "{name} = {value}",
+    "values": "{name} = {value}",
+    "producers": "{name} from {value}",
+    "readers": "read by {value} alone",
+    "output_dtypes": "an output of the model in {value}",
+    "planes_of": "multiples of {value} elements in the last two of four axes",
+    "dtypes_of": "{name} in {value}",
+    "computed": "computed {name}",
+    "absent": "no {name}",
+    "min_rank": "rank at least {value}",
+    "min_version": "opset {value} or newer",
+    "max_version": "as of opset {value} or older",
+    "static": "dims that are numbers",
+    "unit_axis": "a 1 among the last three dims, and only 1 before them",
+}
+HOLDS: Mapping[str, Callable[[Observation, str, Any], bool | None]] = {
+    "constant": lambda of, name, _: name not in of.dtypes or name in of.constant,
+    "dtypes": lambda of, _, value: _is_among(next(iter(of.dtypes.values()), ""), value),  # of the first input
+    "max_rank": lambda of, _, value: False if of.rank > value else of.has_every_rank or None,
+    "attributes": lambda of, name, value: of.attributes.get(name) == value,
+    "values": lambda of, name, value: _has_value(of, name, value),
+    "producers": lambda of, name, value: of.producers.get(name) == value,
+    "readers": lambda of, _, value: of.readers == value,
+    "output_dtypes": lambda of, _, value: _all_hold(_is_among(dtype, value) for dtype in of.given),
+    "planes_of": lambda of, _, value: _has_planes(of.dims, value),
+    "dtypes_of": lambda of, name, value: name not in of.dtypes or _is_among(of.dtypes[name], value),
+    "computed": lambda of, name, _: name not in of.constant,
+    "absent": lambda of, name, _: name not in of.dtypes,
+    "min_rank": lambda of, _, value: of.rank >= value or (False if of.has_every_rank else None),
+    "min_version": lambda of, _, value: of.since >= value,
+    "max_version": lambda of, _, value: of.since <= value,
+    "static": lambda of, *_: not of.is_dynamic,
+    "unit_axis": lambda of, *_: _has_unit_axis(of.dims[0] if of.dims else None),
+}
+PLANES = 4  # axes of a tensor that lies in planes: of channels, and of heights and widths
+
+
+def _in_words(value: Any) -> str:
+    return " or ".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _is_among(dtype: str, dtypes: Collection[str]) -> bool | None:
+    return dtype in dtypes if dtype else None
+
+
+def _all_hold(parts: Iterable[bool | None]) -> bool | None:
+    known = set(parts)
+    return False if False in known else None if None in known else True
+
+
+def _has_value(of: Observation, name: str, value: float) -> bool:
+    """Whether all elements of an input are a number; one that is left out is an attribute, or has its default."""
+    if name in of.values or name in of.dtypes:
+        return of.values.get(name) == value
+    return of.attributes.get(name, value) == value
+
+
+def _has_unit_axis(dims: Sequence[int | None] | None) -> bool | None:
+    sizes = [None] if dims is None else dims
+    if dims is not None and all(size == 1 for size in sizes[:-3]) and (len(sizes) < 3 or 1 in sizes[-3:]):
+        return True
+    return None if None in sizes else False
+
+
+def _has_planes(dims: Sequence[Sequence[int | None] | None], number: int) -> bool | None:
+    """Return whether the elements of the last two of four axes are a multiple of a number where a node reshapes them.
+
+    Planes of one element are a list of as many as there are, which may be of any length behind the node.
+    """
+    known = [[size for size in each if size is not None] for each in dims if each is not None and None not in each]
+    if len(known) != 2:
+        return None
+    before, after = known
+    if len(before) == len(after) == PLANES and before[-1] == after[-1]:
+        return True
+    planes = [prod(each[2:]) for each in known if len(each) == PLANES]
+    if len(before) == PLANES and planes[0] == 1:
+        planes[0] = prod(before)
+    return all(plane % number == 0 for plane in planes if plane != 1)
 
 
 ANYTHING = Condition()

@@ -12,15 +12,19 @@ import onnx
 import onnx.parser
 import pytest
 from builders import model_of
+from msgspec import convert
+from msgspec.structs import replace
 
 import graphkit.judges
 from graphkit import blockers
+from graphkit.analysis.target_lint import observe_node
 from graphkit.errors import UsageError
-from graphkit.judges import Answer, Judge, measure
-from graphkit.judges.cases import Case, Observation, distinct_cases, library_cases, model_cases, varied_cases
+from graphkit.judges import Answer, Judge, PlacedNode, measure
+from graphkit.judges.cases import Case, distinct_cases, library_cases, model_cases, varied_cases
 from graphkit.judges.measure import fit_fact, measure_target, target_text
+from graphkit.model import Model
 from graphkit.shapes import infer
-from graphkit.targets import load_target
+from graphkit.targets import HOLDS, WORDS, Condition, Observation, load_target
 
 Run = Callable[..., tuple[object, str, str]]
 COMPILER = '''
@@ -77,17 +81,22 @@ def seeds() -> list[Case]:
 
 def test_a_case_is_varied_by_dtype_rank_opset_constants_and_symbols() -> None:
     add = seeds()[0]
-    made = [(case, case.observe(model)) for case, model in distinct_cases(varied_cases(add))]
-    assert {seen.dtypes["A"] for _, seen in made} >= {"float32", "float16", "int64", "int32", "float64", "bfloat16"}
-    assert {seen.rank for _, seen in made} == {2, 3, 4, 5}
-    assert {seen.since for _, seen in made} >= {7, 13, 14} - {7}
-    assert {seen.constant for _, seen in made} == {(), ("A",), ("B",)}
-    assert {seen.is_dynamic for _, seen in made} == {False, True}
+    made = [observed(model) for _, model in distinct_cases(varied_cases(add))]
+    assert {seen.dtypes["A"] for seen in made} >= {"float32", "float16", "int64", "int32", "float64", "bfloat16"}
+    assert {seen.rank for seen in made} == {2, 3, 4, 5}
+    assert {seen.since for seen in made} >= {7, 13, 14} - {7}
+    assert {seen.constant for seen in made} == {(), ("A",), ("B",)}
+    assert {seen.is_dynamic for seen in made} == {False, True}
     for _, model in distinct_cases(varied_cases(add)):
         onnx.checker.check_model(model, full_check=True)
 
 
 SHAPED = {"X": "float32", "S": "int64"}
+
+
+def observed(proto: onnx.ModelProto) -> Observation:
+    model = Model.from_proto(proto)
+    return observe_node(model.graph.nodes[0], infer(model))
 
 
 def seen(op: str = "Op", taken: bool = True, **fields: object) -> Observation:
@@ -129,6 +138,21 @@ def test_the_condition_is_what_tells_the_taken_ones_apart(
     assert (fact.verdict, fact.conditions, fact.wrong) == ("allowed", conditions, 0)
 
 
+def test_axes_that_are_an_attribute_are_told_apart_as_those_that_are_an_input() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 13]> g (float[2, 3] x) => (float[n, m] y) {{
+        y = ReduceMean <axes = [{axes}]> (x) }}"""
+    nodes = [observed(onnx.parser.parse_model(text.format(axes=axes))) for axes in ("1", "0", "0, 1")]
+    fact = fit_fact([replace(each, taken=not index) for index, each in enumerate(nodes)])
+    assert fact is not None
+    assert (fact.conditions, fact.wrong) == (({"values": {"axes": 1}},), 0)
+    held = [convert(fact.conditions[0], Condition).holds(each) for each in nodes]  # as a report reads it
+    assert held == [True, False, False]
+
+
+def test_each_condition_of_a_target_file_has_its_words_and_its_meaning() -> None:
+    assert set(WORDS) == set(HOLDS) == set(Condition.__struct_fields__)
+
+
 def test_a_condition_is_written_as_narrow_as_it_was_fitted() -> None:
     taken = [seen(dtypes={"X": "bool"})] * 10 + [seen(dtypes={"X": "float16"})]
     refused = [seen(dtypes={"X": dtype}, taken=False) for dtype in ("int64", "float16") for _ in range(5)]
@@ -160,8 +184,9 @@ def test_what_folding_makes_constant_is_so_in_a_case_and_what_it_removes_is_none
             size = Shape (x) axis = Constant <value_ints = [1, 0]> () dims = Gather (size, axis)
             y = Reshape (sum, dims) }"""
     )
-    cases = [case for _, case in model_cases(infer(model))]
-    constant = {case.node.op_type: case.observe().constant for case in cases}
+    shapes = infer(model)
+    nodes, cases = zip(*model_cases(shapes), strict=True)
+    constant = {node.op_type: observe_node(node, shapes).constant for node in nodes}
     assert constant == {"Add": ("B",), "Reshape": ("shape",)}
     shape = cases[1].operands[1]
     assert shape is not None
@@ -207,6 +232,19 @@ def test_a_measured_target_predicts_its_compiler(tmp_path: Path, monkeypatch: py
 )
 def test_an_error_that_is_not_about_the_model_is_no_answer(error: dict[str, Any], taken: bool | None) -> None:
     assert measure.is_taken(Answer(**error)) is taken
+
+
+def test_a_model_that_no_runtime_runs_says_nothing_of_a_device(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = '<ir_version: 8, opset_import: ["" : 18]> g (float[{dims}] x, int64[1] s) => (float[n] y) {{ {node} }}'
+    nodes = [("2", "y = Relu (x)"), ("2, 3", "y = Reshape (x, s)"), ("2, 3", "y = Reshape (x, s)")]
+    cases = []
+    for (dims, node), size in zip(nodes, (0, 6, 5), strict=True):
+        proto = onnx.parser.parse_model(text.format(dims=dims, node=node))
+        arrays = {"x": np.ones([int(dim) for dim in dims.split(",")], np.float32), "s": np.array([size])}
+        cases.append(graphkit.judges.cases._make_case(proto.graph.node[0], 18, arrays))
+    said = [{"nodes": (PlacedNode("case", "Relu", "device"),)}, {"error": "refused"}, {"error": "refused"}]
+    monkeypatch.setattr(measure, "ask_judge", lambda *_, **__: (Answer(**each) for each in said))
+    assert [each.taken for each in measure.observe_cases(judge, cases)] == [True, False, None]
 
 
 @pytest.mark.usefixtures("judge")
@@ -297,7 +335,7 @@ def test_steps_of_one_are_varied() -> None:
     numbers = [np.array([number], np.int64) for number in (0, 8, 0, 1)]
     arrays = dict(zip(("from", "to", "axes", "steps"), numbers, strict=True)) | {"x": np.ones(8, np.float32)}
     case = graphkit.judges.cases._make_case(proto.graph.node[0], 18, arrays)
-    found = [variant.observe().values.get("steps") for variant in varied_cases(case, is_first=False)]
+    found = [observed(model).values.get("steps") for _, model in distinct_cases(varied_cases(case, is_first=False))]
     assert {1, 2} <= set(found)
 
 
