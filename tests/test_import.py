@@ -32,7 +32,7 @@ def test_importing_graphkit_does_not_load(module: str, package: set[str]) -> Non
     assert module not in package
 
 
-@pytest.mark.parametrize("module", [name for name in HEAVY if name not in ("rich", "click")])
+@pytest.mark.parametrize("module", [*(name for name in HEAVY if name not in ("rich", "click")), "email", "ssl"])
 def test_importing_the_command_line_does_not_load(module: str, command_line: set[str]) -> None:
     assert module not in command_line
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
-from urllib.request import url2pathname
 
 from msgspec import Struct
 
@@ -44,6 +43,8 @@ def local_path(url: str) -> Path:
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost"):
         raise UsageError(f"{shown_url(url)}: names a file of another machine - write file:///folder/model.onnx")
+    from urllib.request import url2pathname  # which takes as long to import as a small model to read
+
     return Path(url2pathname(parts.path))
 
 
