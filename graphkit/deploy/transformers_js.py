@@ -18,6 +18,7 @@ from typing import ClassVar
 
 from onnx import TensorProto
 
+from graphkit.deploy.export_inputs import drop_idle_inputs
 from graphkit.deploy.export_pipeline import find_pipeline, read_settings
 from graphkit.errors import OutputError, UsageError
 from graphkit.graph.declared_types import declared_dims, declared_type
@@ -53,6 +54,7 @@ PLAIN: tuple[Role, ...] = ("tokens", "mask", "token types", "positions", "encode
 AS_THEY_ARE = ("input_features", "input_values", "num_logits_to_keep")  # inputs that it feeds by these names
 SUFFIXES = {"fp32": "", "fp16": "_fp16", "q8": "_quantized", "q4": "_q4", "q4f16": "_q4f16"}  # of files, by dtype
 QUANTIZED = ("MatMulInteger", "ConvInteger", "DynamicQuantizeLinear", "QuantizeLinear", "QLinearMatMul")
+LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "num_transformer_layers")  # keys of config.json
 PROCESSOR = "preprocessor_config.json"
 COPIED: tuple[str, ...] = (*TOKENIZER, "generation_config.json", PROCESSOR, "processor_config.json")
 SETTINGS = "transformers.js_config"
@@ -139,9 +141,12 @@ def transformers_js_folder(
         raise UsageError(f"{shown_path(folder)}: has no config.json, which transformers.js needs - put it there")
     progress("reading")
     pipeline = find_pipeline(path)
-    encoder, decoders = pipeline.encoder, [model for model in (pipeline.first, pipeline.step) if model is not None]
+    encoder, halves = pipeline.encoder, dict.fromkeys((pipeline.first, pipeline.step))
+    decoders = [drop_idle_inputs(model) for model in halves if model is not None]
+    if encoder is None and decoders:  # for each kind of model it reads the number of layers by another name
+        settings = dict.fromkeys(LAYERS, len({entry.slot.index for entry in decoders[-1].roles.cache})) | settings
     drafts = {} if encoder is None else {"encoder_model" if decoders else "model": [encoder]}
-    drafts |= {"model" if encoder is None else "decoder_model_merged": [*dict.fromkeys(decoders)]} if decoders else {}
+    drafts |= {"model" if encoder is None else "decoder_model_merged": decoders} if decoders else {}
     names, dtypes, data = list[tuple[str, str, str]](), dict[str, str](), dict[str, int]()
     proofs: list[RewriteProof | SplitProof] = []
     with made_folder(output.parent), tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as work:

@@ -204,9 +204,35 @@ def test_a_file_is_called_by_the_dtype_of_its_weights(op_type: str, file: str, t
     assert f"onnx/{file}" in report.files
 
 
+def with_output_of(model: onnx.ModelProto, op_type: str, **attributes: int) -> None:
+    """Add an input of the positions, and an output that a node makes of it."""
+    model.graph.input.append(helper.make_tensor_value_info("cache_position", TensorProto.INT64, ["seq"]))
+    model.graph.node.append(helper.make_node(op_type, ["cache_position"], ["position"], **attributes))
+    kind = TensorProto.FLOAT if op_type == "Cast" else TensorProto.INT64
+    model.graph.output.append(helper.make_tensor_value_info("position", kind, ["seq"]))
+
+
+def test_an_input_that_only_comes_out_again_is_left_out(tmp_path: Path) -> None:
+    """As the lengths of sliding windows do in exports of transformers 5."""
+    model = decoder("causal")
+    with_output_of(model, "Identity")
+    made_folder(configured(saved(model, tmp_path / "export")), tmp_path / "out", verify=True)
+    kept = load(tmp_path / "out" / "onnx" / "model.onnx").graph
+    assert not {"cache_position", "position"} & {value.name for value in (*kept.inputs, *kept.outputs)}
+
+
+def test_the_layers_of_a_decoder_have_the_name_that_is_asked_for(tmp_path: Path) -> None:
+    """transformers.js asks `num_layers` of EXAONE, of which transformers 5 writes `num_hidden_layers` alone."""
+    export = configured(saved(decoder("causal"), tmp_path / "export"), n_layers=7)
+    made_folder(export, tmp_path / "out")
+    settings = json.loads((tmp_path / "out" / "config.json").read_text(encoding="utf-8"))
+    keys = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "num_transformer_layers")
+    assert [settings[key] for key in keys] == [1, 1, 1, 7, 1]
+
+
 def test_an_input_that_transformers_js_does_not_feed_is_declined_by_name(tmp_path: Path) -> None:
     model = decoder("causal")
-    model.graph.input.append(helper.make_tensor_value_info("cache_position", TensorProto.INT64, ["seq"]))
+    with_output_of(model, "Cast", to=TensorProto.FLOAT)
     with pytest.raises(UsageError, match=r"transformers.js feeds nothing for 'cache_position'"):
         made_folder(configured(saved(model, tmp_path / "export")), tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["export"]
