@@ -95,6 +95,13 @@ OTHERS = {
         all_p = Softmax <axis = -1> (shifted)
         p = Slice (all_p, zero, last, three_axis)
     """.replace(ADDED, f"product_max = ReduceMax <axes = [-1], keepdims = 1> (product) {ADDED}"),
+    "weighed by the logarithm of its sum": f"""
+        {ADDED}
+        raw = Softmax <axis = -1> (sums)
+        all = ReduceLogSumExp <axes = [-1], keepdims = 1> (sums)
+        weight = Sigmoid (all)
+        p = Mul (raw, weight)
+    """,
     "by products": """
         allowed = Not (future)
         unit_mask = Cast <to = 1> (allowed)

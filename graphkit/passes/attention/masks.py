@@ -25,6 +25,7 @@ PASSING = (*ELEMENTWISE, *RESHAPING, "Transpose")
 PRODUCTS = ("Einsum", "Gemm", "MatMul", "MatMulInteger", "com.microsoft.FusedMatMul", "com.microsoft.MatMulNBits")
 WIDE = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 ENOUGH = -20.0  # exp of it is 2e-9: with less a mask lets scores through
+SUMS = "ReduceLogSumExp"  # beside a Softmax: what an attention that may look nowhere weighs its result by
 NEGLIGIBLE = -1e4  # what is filled in for scores that do not count is at most this, in any export
 
 
@@ -86,6 +87,11 @@ class Scores:
         out = node.outputs[0] if node.outputs else None
         if node.is_op("Softmax"):
             return self._reach_of_softmax(node, value)
+        if node.is_op(SUMS) and any(each.is_op("Softmax") for each, _ in value.consumers):
+            axes, rank = self.editor.known_integers(node.input(1)) or node.attr("axes", ()), self.editor.shapes[value].rank
+            if not rank or len(axes) != 1:
+                raise MatchFailure(f"the axes of '{node.label}' are not known")
+            return Reach(axes[0] % rank - rank)
         if out is None or node.scope is not value.scope:
             raise MatchFailure(f"'{node.label}' reads it in another graph")
         if node.is_op(*ELEMENTWISE):

@@ -19,7 +19,7 @@ from graphkit.graph.operator_traits import REARRANGING, SAME_ORDER, joined_parts
 from graphkit.graph.roles import Role
 from graphkit.graph.view import Node, Value, chain_end, follow_chain
 from graphkit.model import Model
-from graphkit.passes.attention.masks import score_readers
+from graphkit.passes.attention.masks import SUMS, score_readers
 from graphkit.rewrite import Builder, Declined, Editor, Matched, MatchFailure, NewNode, NodeRewrite, Outcome, Pass
 from graphkit.rewrite.base import Renames
 from graphkit.rewrite.fixpoint import run_to_fixpoint
@@ -275,7 +275,7 @@ def _host_inputs(model: Model, shapes: Shapes, kept: frozenset[str], declined: l
         """Return the only reader of an elementwise node's output, which may be on the way to a Softmax."""
         node, index = use
         out = node.outputs[0] if node.outputs else None
-        uses = score_readers(out) if out is not None else ()
+        uses = [use for use in score_readers(out) if not use[0].is_op(SUMS)] if out is not None else []
         is_passing = node.is_op(*TO_SOFTMAX) or joined_parts(node)
         if not is_passing or len(uses) != 1 or (node.is_op("Sub", "Div") and index > 0):
             return None

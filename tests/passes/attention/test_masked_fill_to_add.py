@@ -161,6 +161,10 @@ FILLED = {
         i = Sub (g, h) p = Softmax (i) y = Slice (p, first, end, third)""",
         "bool[N, 1, L] m, float[N, L, 1] sinks",
     ),
+    "weighed by the logarithm of its sum": graph(
+        """f = Where (m, x, low) p = Softmax (f) l = ReduceLogSumExp <axes = [-1], keepdims = 1> (f) g = Sigmoid (l)
+        y = Mul (p, g)"""
+    ),
     "opset 12": graph("f = Where (m, x, low) y = Softmax <axis = 2> (f)", opset=12),
 }
 
@@ -310,6 +314,17 @@ LEFT = {
     "another reader": (
         graph("f = Where (m, x, low) p = Softmax (f) r = ReduceMax <keepdims = 1> (f) y = Add (p, r)"),
         "it is no mask: 'ReduceMax#2' (ReduceMax) reads what it gives, before any Softmax",
+    ),
+    "sums over another axis than its Softmax": (
+        graph(
+            """f = Where (m, x, low) p = Softmax (f) l = ReduceLogSumExp <axes = [-2], keepdims = 1> (f) g = Sigmoid (l)
+            y = Mul (p, g)"""
+        ),
+        "it is no mask: what it gives reaches Softmaxes over different axes",
+    ),
+    "sums of no Softmax": (
+        graph("f = Where (m, x, low) y = ReduceLogSumExp <axes = [-1], keepdims = 1> (f)"),
+        "it is no mask: 'ReduceLogSumExp#1' (ReduceLogSumExp) reads what it gives, before any Softmax",
     ),
     "a fill that may be data": (
         graph("f = Where (m, x, tenth) y = Softmax (f)"),
