@@ -277,17 +277,22 @@ def frozen_sizes(model: ModelLike) -> FrozenSizes:
     return FrozenSizes(tuple(_describe(model, *row) for find in finders for row in find(model)))
 
 
-def check_frozen_sizes(models: Iterable[Model], batch: int) -> None:
+def check_frozen_sizes(models: Iterable[Model], batch: int | None = None) -> tuple[str, ...]:
     """Refuse decoders that cannot go on from step to step, whatever they are made into, and models of another batch.
+
+    Returns:
+        What else the exporter froze, a sentence each.
 
     Raises:
         UsageError: A past or a source has one length, new keys and values are lost, or a batch has another size.
     """
-    for name, row in [(model.name, row) for model in models for row in frozen_sizes(model).rows]:
+    rows = [(model.name, row) for model in models for row in frozen_sizes(model).rows]
+    for name, row in rows:
         if kind_of(row.kind).is_fault or row.about == "source":
             raise UsageError(f"{name}: {row}")
-        if row.about == "batch" and row.size != batch:
+        if row.about == "batch" and batch not in (None, row.size):
             raise UsageError(f"{name}: {row.text} ({row.ports}) - give --batch {row.size}, or {row.advice}")
+    return tuple(dict.fromkeys(f"{row.text[0].upper()}{row.text[1:]} - {row.advice}" for _, row in rows))
 
 
 def has_manifest(model: Model) -> bool:

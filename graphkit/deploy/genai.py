@@ -20,6 +20,7 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.analysis.cost_changes import CostChange
+from graphkit.analysis.model_interface import check_frozen_sizes
 from graphkit.deploy.export_inputs import drop_idle_inputs
 from graphkit.deploy.export_pipeline import Pipeline, decoder_settings, find_pipeline, read_settings, read_tokens
 from graphkit.dtypes import dtype_name
@@ -116,9 +117,12 @@ def genai_folder(
     if output.resolve() == folder.resolve():
         raise UsageError(f"{output} is the folder of the export - name another one")
     progress("reading")
-    draft = _draft_folder(find_pipeline(path), path)
+    pipeline = find_pipeline(path)
+    draft = _draft_folder(pipeline, path)
+    frozen = check_frozen_sizes(pipeline.models)
     folders = (folder, folder.parent) if folder.name == "onnx" else (folder,)
     config, notes = _make_config(draft.sections, folders, options.max_length)
+    notes += frozen
     found = find_beside(folder, TOKENIZER)
     if "tokenizer.json" not in found:
         notes.append("No tokenizer.json is beside the export: onnxruntime_genai.Tokenizer needs one, Model does not")

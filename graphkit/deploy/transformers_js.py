@@ -11,13 +11,15 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
 from onnx import TensorProto
 
+from graphkit.analysis.model_interface import check_frozen_sizes
 from graphkit.deploy.export_inputs import drop_idle_inputs
 from graphkit.deploy.export_pipeline import find_pipeline, read_settings
 from graphkit.errors import OutputError, UsageError
@@ -34,7 +36,8 @@ from graphkit.passes.control_flow.merged_decoders import CONDITION, declare_need
 from graphkit.progress import Progress
 from graphkit.render.document_blocks import Block, Heading, Prose, outcome, table
 from graphkit.render.result import Result
-from graphkit.rewrite.new_interface import with_symbols
+from graphkit.rewrite.dead_code import remove_dead_code
+from graphkit.rewrite.new_interface import with_interface, with_symbols
 from graphkit.save import save_models
 from graphkit.shapes import symbol
 from graphkit.verify.rewrite_proof import RewriteProof, SplitProof
@@ -69,6 +72,7 @@ class TransformersJsReport(Result):
         names: What was renamed: a model, the name in the export, and the one that transformers.js knows.
         proofs: The proof of each model, none where they were not run.
         missing: Files that are not beside the export, and needed for what the models take.
+        frozen: What the exporter froze, a sentence each.
     """
 
     title: ClassVar[str] = "Folder for transformers.js"
@@ -77,6 +81,7 @@ class TransformersJsReport(Result):
     names: tuple[tuple[str, str, str], ...]
     proofs: tuple[RewriteProof | SplitProof, ...]
     missing: tuple[str, ...] = field(default=(), metadata={"in_json": False})
+    frozen: tuple[str, ...] = field(default=(), metadata={"in_json": False})
 
     def findings(self) -> tuple[str, ...]:
         return tuple(finding for proof in self.proofs for finding in proof.findings())
@@ -89,6 +94,7 @@ class TransformersJsReport(Result):
         yield outcome([f"Wrote {', '.join(self.files)}.", *proven], self.findings() or unproven)
         if self.missing:
             yield Prose(f"Not beside the export, and needed to feed it: {' and '.join(self.missing)}.", "warning")
+        yield from (Prose(f"{sentence}.", "warning") for sentence in self.frozen)
         if self.names:
             yield Heading("Names")
             yield table("Model:code | In the export:code | For transformers.js:code", self.names)
@@ -141,8 +147,9 @@ def transformers_js_folder(
         raise UsageError(f"{shown_path(folder)}: has no config.json, which transformers.js needs - put it there")
     progress("reading")
     pipeline = find_pipeline(path)
+    frozen = check_frozen_sizes(pipeline.models)
     encoder, halves = pipeline.encoder, dict.fromkeys((pipeline.first, pipeline.step))
-    decoders = [drop_idle_inputs(model) for model in halves if model is not None]
+    decoders = _with_alike_outputs([drop_idle_inputs(model) for model in halves if model is not None])
     if encoder is None and decoders:  # for each kind of model it reads the number of layers by another name
         settings = dict.fromkeys(LAYERS, len({entry.slot.index for entry in decoders[-1].roles.cache})) | settings
     drafts = {} if encoder is None else {"encoder_model" if decoders else "model": [encoder]}
@@ -181,7 +188,17 @@ def transformers_js_folder(
     roles = {role for models in drafts.values() for model in models for role in model.roles.inputs.values()}
     needed = (*(TOKENIZER[:2] if "tokens" in roles else ()), *((PROCESSOR,) if roles & {"image", "audio"} else ()))
     missing = tuple(name for name in COPIED if name in needed and name not in files)
-    return TransformersJsReport(name_of(path), files, tuple(names), tuple(proofs), missing)
+    return TransformersJsReport(name_of(path), files, tuple(names), tuple(proofs), missing, frozen)
+
+
+def _with_alike_outputs(decoders: Sequence[Model]) -> list[Model]:
+    """Return decoders without what only one of them gives beside logits and caches, such as the encoder's state."""
+    made, counts = list[Model](), Counter(value.name for model in decoders for value in model.graph.outputs)
+    for model in decoders:
+        others = {value.name for value, role in model.roles.outputs.items() if role not in ("logits", "present")}
+        extra = {name for name in others if counts[name] < len(decoders)}
+        made.append(remove_dead_code(with_interface(model, {}, {}, extra)).model if extra else model)
+    return made
 
 
 def _known_names(model: Model, encoder: Model | None) -> dict[str, str]:

@@ -13,7 +13,7 @@ import onnxruntime
 import pytest
 from bundles import decoder, saved
 from onnx import TensorProto, helper
-from real_models import unpacked
+from real_models import unpacked, unpacked_export
 
 import graphkit
 from graphkit.deploy.transformers_js import TransformersJsReport, transformers_js_folder
@@ -23,6 +23,7 @@ from graphkit.graph.declared_types import declared_dims
 from graphkit.model import Model, load
 from graphkit.options import TransformersJsOptions
 from graphkit.passes.control_flow.merged_decoders import with_port_names
+from graphkit.render.result import Result
 from graphkit.verify import Decoder, decode
 
 Run = Callable[..., tuple[object, str, str]]
@@ -236,6 +237,26 @@ def test_an_input_that_transformers_js_does_not_feed_is_declined_by_name(tmp_pat
     with pytest.raises(UsageError, match=r"transformers.js feeds nothing for 'cache_position'"):
         made_folder(configured(saved(model, tmp_path / "export")), tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["export"]
+
+
+@pytest.mark.slow
+def test_decoders_of_transformers_5_are_one_model_without_what_one_of_them_gives_beside(tmp_path: Path) -> None:
+    """Its first decoder gives the encoder's state back, and its second, which does not read that, no more."""
+    made_folder(unpacked_export("marian-multi", tmp_path / "export"), tmp_path / "out")
+    outputs = load(tmp_path / "out" / "onnx" / "decoder_model_merged.onnx").graph.outputs
+    assert {value.name.split(".")[0] for value in outputs} == {"logits", "present"}
+
+
+@pytest.mark.parametrize("write", [transformers_js_folder, graphkit.genai_folder])
+def test_what_an_exporter_froze_is_told(write: Callable[..., Result], tmp_path: Path) -> None:
+    export = unpacked_export("gemma3_text", tmp_path / "gemma3_text")
+    no = {transformers_js_folder: TransformersJsOptions(verify=False)}.get(write, graphkit.GenaiOptions(verify=False))
+    assert "No mask: the rows of a batch have to be of one length" in write(export, tmp_path / "out", no).to_markdown()
+
+
+def test_a_decoder_that_goes_on_once_only_is_declined(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"runs only after exactly 1 token.*multi_token_decode=True"):
+        made_folder(unpacked_export("marian", tmp_path / "export"), tmp_path / "out")
 
 
 def test_a_cache_that_does_not_begin_empty_is_declined(tmp_path: Path) -> None:
