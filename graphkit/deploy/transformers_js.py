@@ -148,8 +148,8 @@ def transformers_js_folder(
     progress("reading")
     pipeline = find_pipeline(path)
     frozen = check_frozen_sizes(pipeline.models)
-    encoder, halves = pipeline.encoder, dict.fromkeys((pipeline.first, pipeline.step))
-    decoders = _with_alike_outputs([drop_idle_inputs(model) for model in halves if model is not None])
+    encoder, steps = pipeline.encoder, dict.fromkeys((pipeline.first, pipeline.step))
+    decoders = _with_alike_outputs([drop_idle_inputs(model) for model in steps if model is not None])
     if encoder is None and decoders:  # for each kind of model it reads the number of layers by another name
         settings = dict.fromkeys(LAYERS, len({entry.slot.index for entry in decoders[-1].roles.cache})) | settings
     drafts = {} if encoder is None else {"encoder_model" if decoders else "model": [encoder]}

@@ -41,7 +41,8 @@ class Slot(Struct, frozen=True):
     Attributes:
         index: The numbers in its name, the layer first; empty for a stack of all layers.
         attention: "decoder" (self-attention), "encoder" (cross-attention), or "" if the name does not say.
-        kind: "key", "value", "both" (in one tensor, or not told apart) or "state" (no attention cache).
+        kind: "key", "value", "both" (in one tensor, or not told apart) or "state" (no attention cache); behind words of
+            its name where a layer has several, such as the "indexer key" beside the "key".
     """
 
     index: tuple[int, ...]
@@ -117,20 +118,25 @@ def cache_entries(scope: Scope) -> tuple[CacheEntry, ...]:
     for value in scope.outputs:
         if (key := _slot_key(value)) is not None and _may_cache(value):
             outputs[key].append(value)
-    entries: list[CacheEntry] = []
+    entries: list[tuple[tuple[Slot, frozenset[str]], Value | None, Value | None]] = []
     taken: list[Value] = []
     for value, key in named:
         match = next((out for out in outputs.get(key, ()) if out not in taken), None)
         if match is None and key[0].kind == "state" and not PAST.intersection(split_name(value.name)):
             continue
         taken += [match] if match is not None else []
-        entries.append(CacheEntry(key[0], value, match))
-    left = ((slot, value) for (slot, _), values in outputs.items() for value in values if value not in taken)
-    entries += [CacheEntry(slot, None, value) for slot, value in left if slot.kind != "state"]
-    only_values = all(entry.slot.kind == "value" and not entry.slot.index for entry in entries)
-    if only_values or not any(entry.present for entry in entries):  # `past_values` alone are a time series
+        entries.append((key, value, match))
+    left = ((key, value) for key, values in outputs.items() for value in values if value not in taken)
+    entries += [(key, None, value) for key, value in left if key[0].kind != "state"]
+    only_values = all(slot.kind == "value" and not slot.index for (slot, _), _, _ in entries)
+    if only_values or not any(present for _, _, present in entries):  # `past_values` alone are a time series
         return _by_shape(scope, inputs)
-    return tuple(entries)
+    several = Counter(slot for slot, _ in {key for key, _, _ in entries})
+    more = {key: [*sorted(key[1]), key[0].kind] if several[key[0]] > 1 else [key[0].kind] for key, _, _ in entries}
+    return tuple(
+        CacheEntry(Slot(key[0].index, key[0].attention, " ".join(more[key])), past, present)
+        for key, past, present in entries
+    )
 
 
 def _may_be_past(value: Value) -> bool:

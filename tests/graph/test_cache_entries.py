@@ -147,6 +147,16 @@ def test_keys_and_values_are_not_mixed_up() -> None:
     assert pairs(entries) == [("past_key_0", "present_key_0"), ("past_value_0", "present_value_0")]
 
 
+def test_several_keys_of_a_layer_are_told_apart_by_the_words_before_them() -> None:
+    """As those of an indexer, beside the keys of the attention (DeepSeek V3.2)."""
+    ports = ("keys", "values", "indexer_keys")
+    made = {f"cache.layers.0.{port}": PRESENT for port in ports}
+    first = cache_entries(scope({"input_ids": ["b", "s"]}, made))
+    step = cache_entries(scope({f"input.{name}": PAST for name in made}, {f"output.{name}": PRESENT for name in made}))
+    kinds = ["key", "value", "indexer key"]
+    assert [entry.slot for entry in first] == [entry.slot for entry in step] == [Slot((0,), "", kind) for kind in kinds]
+
+
 def test_a_present_without_a_past_comes_last() -> None:
     entries = cache_entries(scope({"past_1": PAST}, {"present_0": PRESENT, "present_1": PRESENT}))
     assert pairs(entries) == [("past_1", "present_1"), ("", "present_0")]

@@ -88,11 +88,8 @@ class Scores:
         if node.is_op("Softmax"):
             return self._reach_of_softmax(node, value)
         if node.is_op(SUMS) and any(each.is_op("Softmax") for each, _ in value.consumers):
-            axes, rank = (
-                self.editor.known_integers(node.input(1)) or node.attr("axes", ()),
-                self.editor.shapes[value].rank,
-            )
-            if not rank or len(axes) != 1:
+            axes: Sequence[int] = self.editor.known_integers(node.input(1)) or node.attr("axes", ()) or ()
+            if not (rank := self.editor.shapes[value].rank) or len(axes) != 1:
                 raise MatchFailure(f"the axes of '{node.label}' are not known")
             return Reach(axes[0] % rank - rank)
         if out is None or node.scope is not value.scope:
