@@ -141,14 +141,13 @@ class Comparison(Judged):
         names = short_paths(report.model for report in self.reports)
         places = {finding: names.get(finding.model, finding.where).removesuffix(".onnx") for finding in self.found()}
         frozen = {finding: f" ({finding.where})" for finding in places if finding.kind.startswith("frozen")}
-        distinct = dict.fromkeys(
-            Finding(finding.kind, place + frozen.get(finding, ""), "") for finding, place in places.items()
-        )
+        placed = [replace(finding, where=place + frozen.get(finding, "")) for finding, place in places.items()]
+        distinct = {(finding.kind, finding.where): finding for finding in placed}
         roles = ", ".join(dict.fromkeys(row.role for row in self.rows))
         verdicts = (report.sections.get(VERDICT.name) for report in self.reports)
         alone = (command for verdict in verdicts if isinstance(verdict, Verdict) for command in verdict.commands)
         first = f"{count_things(len(self.rows), 'model(s)')}: {roles}; {weights} of weights."
-        return verdict_lines(first, distinct, self.commands or tuple(alone))
+        return verdict_lines(first, distinct.values(), self.commands or tuple(alone))
 
 
 def compare(

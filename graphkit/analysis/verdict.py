@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 COMMANDS = 3  # at most
 LEFT = 3  # rows for findings that commands leave
+ANEW = "export it anew"  # what a way out begins with that no command is; where it is for the worst, none is shown
 
 
 @dataclass(frozen=True)
@@ -171,10 +172,15 @@ def verdict_lines(
     if not any(kind.is_fault for kind, _ in groups):
         limits = f"; {count_things(len(groups), 'limit(s)')}:" if groups else "."
         about[-1] = about[-1].and_then(f" No faults{limits}")
-    kept, taken = list(commands[:COMMANDS]), sum(map(rows, about))
+    ways = ((kind, each.text.rpartition(" - ")[2]) for kind, found in groups for each in found)
+    kind, anew = next(((kind, way) for kind, way in ways if way.startswith(ANEW)), (None, ""))
+    is_worst = kind is not None and kind.is_fault and kind is groups[0][0]
+    kept = list(commands[: 0 if is_worst else COMMANDS])
+    taken = sum(map(rows, about)) + (rows(anew) if anew else 0)
     while kept and taken + min(len(groups), LEFT) + len(kept) > ROWS:
         kept.pop()
     lines = _found_lines(groups, ROWS - taken - len(kept))
+    lines += [(anew, "note")] if anew else []
     return Lines((*((text, "plain") for text in about), *lines, *((command, "command") for command in kept)))
 
 

@@ -10,6 +10,7 @@ from onnx import TensorProto
 
 from graphkit.contract import Method
 from graphkit.deploy.export_inputs import drop_idle_inputs, share_dim_names
+from graphkit.deploy.export_pipeline import has_fixed_prompt
 from graphkit.deploy.lowered_contract import Lowered
 from graphkit.dtypes import FLOATS
 from graphkit.equivalence.originals import Originals
@@ -50,7 +51,8 @@ def check_prompt(originals: Originals) -> None:
     is_half = any(map(has_float16, originals.models))
     if not apart <= (FLOAT16_TOLERANCE if is_half else LOWERING_TOLERANCE):
         rounds = any(node.is_op(*QUANTIZED["QDQ"]) for model in (first, step) for node in all_nodes(model.scopes))
-        way = "bundle it, which runs both" if step.roles.states else "export one decoder that reads prompts and steps"
+        runs_both = step.roles.states and not has_fixed_prompt(first)  # else a bundle reads prompts by steps too
+        way = "bundle it, which runs both" if runs_both else "export one decoder that reads prompts and steps"
         raise UsageError(
             f"{step.name}: after a prompt that it reads token by token its logits differ by {apart:.1e} from those of "
             f"{first.name} - {'try --dequantize, or ' if rounds else ''}{way}"

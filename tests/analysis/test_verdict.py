@@ -131,6 +131,21 @@ def test_commands_leave_room_for_findings() -> None:
     assert [line[:1] for line in lines] == ["A", "t", "w", "f", "a", "x", "y", "z"]
 
 
+ANEW = "export it anew with a cache that grows"
+
+
+@pytest.mark.parametrize(("kind", "commands"), [("no-mask", ["graphkit one"]), ("frozen-past", [])])
+def test_how_to_export_it_anew_has_a_line(kind: str, commands: list[str]) -> None:
+    """And what goes on with a model that is to be exported anew has none."""
+    found = Finding(kind, "here", f"it is wrong (input_ids [1]) - {ANEW}")
+    assert lines_of(found, commands=("graphkit one",))[2:] == [ANEW, *commands]
+
+
+def test_how_to_export_it_anew_leaves_the_commands_where_something_else_is_worse() -> None:
+    found = [Finding("merged-if", "here", "it is wrong"), Finding("frozen-past", "here", f"it is wrong - {ANEW}")]
+    assert lines_of(*found, commands=("graphkit one",))[3:] == [ANEW, "graphkit one"]
+
+
 def test_a_verdict_is_the_same_however_long_its_path_is(tmp_path: Path) -> None:
     folder = tmp_path / ("x" * 200) / ("y" * 200)
     folder.mkdir(parents=True)

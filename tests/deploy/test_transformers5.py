@@ -20,14 +20,16 @@ import graphkit
 from graphkit.deploy.deploy_sizes import most_positions
 from graphkit.deploy.export_inputs import drop_idle_inputs
 from graphkit.deploy.export_pipeline import find_pipeline
+from graphkit.deploy.lowering_checks import check_prompt
 from graphkit.deploy.make_bundle import BundleExport
+from graphkit.equivalence.originals import Originals
 from graphkit.errors import UsageError
 from graphkit.hosts.numpy_host import Host
 from graphkit.passes.attention.decompose_attention import DecomposeAttention
 from graphkit.passes.state.join_encoder import chain_models
 from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.rewrite.new_interface import with_names, with_symbols
-from graphkit.shapes import symbol
+from graphkit.shapes import const, symbol
 from graphkit.shapes.input_dims import input_dims
 from graphkit.verify.bundle_verifier import verify_bundle
 
@@ -406,6 +408,10 @@ def test_a_prompt_that_leaves_a_state_too_short_is_refused_where_steps_do_not_st
         graphkit.Bundle(tmp_path / "bundle", unchecked=True).prefill([[5, 6]])
     with pytest.raises(UsageError, match=r"its logits differ by .* - bundle it, which runs both$"):
         graphkit.lower_folder(export, tmp_path / "lowered", graphkit.LowerOptions(max_cache_len=32))
+    first, step = (graphkit.load(export / f"{name}.onnx") for name in ("prefill", "decode"))
+    fixed = with_symbols(first, {str(input_dims(first)["input_ids"][1]): const(4)})
+    with pytest.raises(UsageError, match=r"its logits differ by .* - export one decoder that reads prompts and steps$"):
+        check_prompt(Originals(None, fixed, step))
 
 
 def test_how_to_export_experts_that_read_as_many_rows_as_data_sends_them(tmp_path: Path) -> None:
