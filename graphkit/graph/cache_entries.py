@@ -131,8 +131,9 @@ def cache_entries(scope: Scope) -> tuple[CacheEntry, ...]:
     only_values = all(slot.kind == "value" and not slot.index for (slot, _), _, _ in entries)
     if only_values or not any(present for _, _, present in entries):  # `past_values` alone are a time series
         return _by_shape(scope, inputs)
-    several = Counter(slot for slot, _ in {key for key, _, _ in entries})
-    more = {key: [*sorted(key[1]), key[0].kind] if several[key[0]] > 1 else [key[0].kind] for key, _, _ in entries}
+    sides = ([key[0] for key, *ports in entries if ports[side]] for side in (0, 1))  # pasts, then presents
+    several = {slot for slots in sides for slot, count in Counter(slots).items() if count > 1}
+    more = {key: [*sorted(key[1]), key[0].kind] if key[0] in several else [key[0].kind] for key, _, _ in entries}
     return tuple(
         CacheEntry(Slot(key[0].index, key[0].attention, " ".join(more[key])), past, present)
         for key, past, present in entries
