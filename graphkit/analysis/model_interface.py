@@ -278,10 +278,7 @@ def frozen_sizes(model: ModelLike) -> FrozenSizes:
 
 
 def check_frozen_sizes(models: Iterable[Model], batch: int | None = None) -> tuple[str, ...]:
-    """Refuse decoders that cannot go on from step to step, whatever they are made into, and models of another batch.
-
-    Returns:
-        What else the exporter froze, a sentence each.
+    """Return what an exporter froze, a sentence each; refuse decoders that cannot go on, and models of another batch.
 
     Raises:
         UsageError: A past or a source has one length, new keys and values are lost, or a batch has another size.

@@ -210,11 +210,7 @@ class FileRecord:
 
     @classmethod
     def of(cls, path: Path) -> FileRecord:
-        """Return the record of a file as it is.
-
-        Raises:
-            OSError: It cannot be read.
-        """
+        """Return the record of a file as it is; OSError where it cannot be read."""
         digest, size = hashlib.sha256(), 0
         with path.open("rb") as file:
             while block := file.read(1 << 20):

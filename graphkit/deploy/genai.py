@@ -39,7 +39,6 @@ from graphkit.passes.interface.rename import Rename
 from graphkit.passes.state.join_encoder import compose_models
 from graphkit.progress import Progress
 from graphkit.render.document_blocks import Block, Prose, outcome
-from graphkit.rewrite.dead_code import remove_dead_code
 from graphkit.rewrite.new_interface import with_exposed, with_names
 from graphkit.runtime.session import IsolatedSession
 from graphkit.save import save_models
@@ -283,8 +282,7 @@ def _has_grown(present: Expr, past: Expr, tokens: Expr) -> bool:
 
 def _with_usual_names(model: Model, fed: Mapping[Role, str]) -> Model:
     """Return a decoder whose inputs and outputs are called as the configuration has them, once all of them are fed."""
-    if (used := drop_idle_inputs(model)) is not model:
-        model = remove_dead_code(used).model
+    model = drop_idle_inputs(model)
     names, dtypes = dict[str, str](), set()
     for value, role in model.roles.inputs.items():
         if role == "past":

@@ -152,11 +152,7 @@ def output_errors(name: str, hint: str, problem: str = "cannot be written") -> I
 
 
 def _open_place(at: str) -> tuple[FileSystem, str]:
-    """Return the file system of a place, and its path there.
-
-    Raises:
-        UsageError: Nothing is known of such places.
-    """
+    """Return the file system of a place, and its path there; UsageError where nothing is known of such places."""
     from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem
 
     if not is_url(at):

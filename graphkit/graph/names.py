@@ -373,11 +373,7 @@ def _choice_size(choice: re.Match[str]) -> int:
 
 
 def find_value(scopes: tuple[Scope, ...], name: str, label: str) -> Value:
-    """Return a value of the main graph.
-
-    Raises:
-        UsageError: There is none of that name.
-    """
+    """Return a value of the main graph; UsageError where there is none of that name."""
     value = scopes[0].values.get(name)
     if value is None:
         raise _missing_name_error(scopes, name, label, "value", list(scopes[0].values))

@@ -266,11 +266,7 @@ class Host:
         return answers
 
     def _split_sequences(self, ids: Tokens, what: str) -> Ids:
-        """Return the tokens of each sequence.
-
-        Raises:
-            UsageError: There is not one a sequence.
-        """
+        """Return the tokens of each sequence; UsageError where there is not one a sequence."""
         is_one = self.batch == 1 and not isinstance(ids[0] if len(ids) else 0, Sequence)
         sequences = [list(ids)] if is_one else [list(sequence) for sequence in ids]  # type: ignore[arg-type]
         if len(sequences) != self.batch:

@@ -40,11 +40,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def convert_toml(path: Path, plain: object, kind: type[T]) -> T:
-    """Return what a file holds, or a part of it, as a type.
-
-    Raises:
-        TargetError: It is something else, with the key.
-    """
+    """Return what a file holds, or a part of it, as a type; TargetError with the key where it is something else."""
     import msgspec
 
     try:

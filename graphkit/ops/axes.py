@@ -58,11 +58,7 @@ Rule = Callable[[NodeFacts], Layout]
 
 
 def find_layout(facts: NodeFacts) -> Layout:
-    """Return how the tensors of a node lie over its axes.
-
-    Raises:
-        UnknownError: No rule knows, with the reason.
-    """
+    """Return how the tensors of a node lie over its axes; UnknownError with the reason where no rule knows."""
     node = facts.node
     rule = _of_elementwise if is_elementwise(node) else RULES.get(node.operator)
     if rule is None:

@@ -55,11 +55,7 @@ class ValueRange(Struct, frozen=True):
         return is_known(self.low) and is_known(self.high)
 
     def times(self, factor: Expr) -> ValueRange:
-        """Return it multiplied.
-
-        Raises:
-            UnknownError: The sign of the factor is not known.
-        """
+        """Return it multiplied; UnknownError where the sign of the factor is not known."""
         ends = self.low * factor, self.high * factor
         return ValueRange(*ends[:: _sign_of_factor(factor)])
 
@@ -91,11 +87,7 @@ class Affine(Struct, frozen=True):
 
     @property
     def range(self) -> ValueRange:
-        """The least and the greatest element.
-
-        Raises:
-            UnknownError: The sign of a stride is not known.
-        """
+        """The least and the greatest element; UnknownError where the sign of a stride is not known."""
         low = high = self.start
         for dim, stride in zip(self.dims, self.strides, strict=True):
             if stride != 0:

@@ -66,11 +66,7 @@ class NodeRewrite(Rewrite):
 
     @abstractmethod
     def edit_node(self, editor: Editor, node: Node) -> None:
-        """Record the change of a node in the editor.
-
-        Raises:
-            MatchFailure: The node stays.
-        """
+        """Record the change of a node in the editor; MatchFailure where the node stays."""
 
 
 def describe_counts(counts: Counts) -> tuple[PassChange, ...]:

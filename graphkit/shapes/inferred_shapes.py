@@ -90,11 +90,7 @@ class Shapes:
         return len(self.table)
 
     def find(self, key: Value | str | tuple[str, str]) -> Value:
-        """Return the value that a key stands for.
-
-        Raises:
-            UsageError: There is none.
-        """
+        """Return the value that a key stands for; UsageError where there is none."""
         if isinstance(key, Value):
             return key
         path, name = ("", key) if isinstance(key, str) else key

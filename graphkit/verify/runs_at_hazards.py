@@ -75,11 +75,7 @@ def check_hazards(
 
 
 class _Runs:
-    """Runs of one model.
-
-    Raises:
-        ModelError: onnxruntime does not load it.
-    """
+    """Runs of one model; ModelError where onnxruntime does not load it."""
 
     def __init__(self, model: Model, shapes: Shapes) -> None:
         self.model, self.shapes = model, shapes

@@ -66,11 +66,7 @@ class Box(Struct, frozen=True):
 
 
 def find_box(shapes: Shapes, ranges: ValueRangeAnalysis, node: Node) -> Box:
-    """Return where a Scatter without reduction writes.
-
-    Raises:
-        MatchFailure: Not a box, or something is not known.
-    """
+    """Return where a Scatter without reduction writes; MatchFailure for no box, or what is not known."""
     data, indices, updates = (node.input(index) for index in range(3))
     if data is None or indices is None or updates is None:
         raise MatchFailure("an input is missing")
