@@ -32,9 +32,13 @@ def test_importing_graphkit_does_not_load(module: str, package: set[str]) -> Non
     assert module not in package
 
 
-@pytest.mark.parametrize("module", [*(name for name in HEAVY if name not in ("rich", "click")), "email", "ssl"])
+@pytest.mark.parametrize("module", [name for name in HEAVY if name not in ("rich", "click")])
 def test_importing_the_command_line_does_not_load(module: str, command_line: set[str]) -> None:
     assert module not in command_line
+
+
+def test_a_command_does_not_load_what_reads_from_servers() -> None:
+    assert loaded_by("import graphkit.cli.commands").isdisjoint({"email", "http", "ssl"})
 
 
 def test_loading_a_model_does_not_load_what_renders() -> None:
