@@ -319,7 +319,7 @@ def _group_unmatched(side: GraphSide, matched: Mapping[Value, Value]) -> dict[ob
     return dict(groups)
 
 
-How = Literal["map", "form", "name", "structure", "order"]
+How = Literal["map", "form", "name", "structure", "order", "output"]
 # `add_3`, `123`, `/l/Add_1_output_0`
 COUNTED = re.compile(r"(.*[/.])?([A-Za-z_:]*?[._]?\d+|[A-Z]\w*(_\d+)?_output_\d+)")
 Alike = Callable[[Value, Value], bool]

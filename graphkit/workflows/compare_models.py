@@ -178,6 +178,7 @@ class _Comparison(Struct, eq=False, dict=True):
         first = first_differing(measured, a)
         divergences = [self._make_divergence(each, a, b, place < MOST_CAUSES) for place, each in enumerate(first)]
         unmatched_a, unmatched_b = self._unmatched_names(pairs, a, b)
+        compared = {rows.get(pair.a.name, pair.a.name) for pair in pairs}
         return ModelComparison(
             a=self._side_label("A", self.model.label),
             b=self._side_label("B", self.other.label),
@@ -190,6 +191,11 @@ class _Comparison(Struct, eq=False, dict=True):
             matched=len(pairs),
             unmatched_a=tuple(name for name in unmatched_a if name not in rows.values()),
             unmatched_b=unmatched_b,
+            unmatched_outputs=tuple(
+                each.name
+                for each in self.model.graph.outputs
+                if each.producer is not None and each.name not in compared
+            ),
             next_dumps=self._find_next_dumps(measured, divergences, a),
             exporter=as_text(self.model.proto.producer_name),
             notes=tuple(self._pair_notes(pairs, a, b, rows)),
@@ -311,10 +317,6 @@ class _Comparison(Struct, eq=False, dict=True):
                 )
         if b is None and (last := [pair.theirs for pair in pairs if pair.theirs in self._dumped_arrays.channels_last]):
             yield f"These arrays have their channels last (NHWC), and are compared as NCHW: {family_labels(last)}."
-        mine = {rows.get(pair.a.name, pair.a.name) for pair in pairs}
-        lost = [value.name for value in self.model.graph.outputs if value.name not in mine]
-        if lost:
-            yield f"Outputs of A that are not compared: {', '.join(lost[:6])}{' ...' if len(lost) > 6 else ''}."
 
 
 def known_dims(side: Side, value: Value) -> tuple[int, ...]:

@@ -669,3 +669,25 @@ def test_a_model_that_loops_ends_in_two_timeouts(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ModelError, match=r"it does not finish in 0\.5 s"):
         compare_models(found, found, options=CompareOptions(limits=Limits(seconds=0.5)))
     assert [end.timed_out for end in ends] == [True] * 2  # 12 sizes would be tried
+
+
+def test_an_output_of_another_name_is_compared_where_no_other_is_like_it() -> None:
+    most = "ArgMax <axis = 1, keepdims = 0> (x)"
+    a = model(f"g (float[n, 4] x) => (float[n, 4] y, int64[n] most) {{ y = Relu (x) most = {most} }}")
+    b = model(f"g (float[n, 4] x) => (int64[n] last, float[n, 4] z) {{ last = {most} z = Abs (x) }}")
+    found = compare_models(a, b)
+    assert [(each.a, each.b) for each in found.tensors if each.how == "output"] == [("y", "z")]
+    assert [each.tensor for each in found.divergences] == ["y"]
+    assert found.unmatched_outputs == ()
+
+
+def test_what_agrees_beside_outputs_that_match_none_is_no_success() -> None:
+    a = model("g (float[n, 4] x) => (float[n, 4] y, float[n, 4] z) { h = Exp (x) y = Relu (h) z = Neg (h) }")
+    b = model("g (float[n, 4] x) => (float[n, 4] s, float[n, 4] t) { h = Exp (x) s = Abs (h) t = Sin (h) }")
+    found = compare_models(a, b)
+    assert found.findings() == ("No output of A could be matched, so none is compared.",)
+    assert (
+        "Warning: Outputs of A that are not compared: y, z - tell what they are in B, as in --map y=NAME."
+        in found.to_text(200)
+    )
+    assert compare_models(a, b, options=CompareOptions(names=(("z", "t"),))).divergences[0].tensor == "z"

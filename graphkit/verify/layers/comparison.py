@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -25,7 +26,8 @@ class ComparedTensor(Struct, frozen=True):
 
     Attributes:
         a, b: Their names.
-        how: What they were matched by: `map`, `form` (their normal form), `name`, `structure`, `order` or `module`.
+        how: What they were matched by: `map`, `form` (their normal form), `name`, `structure`, `order`, `module` or
+            `output` (one that is left).
         node: The node that computes it in A, "" for an input.
         module: The path of the module that this was exported from, "" where its name tells none.
         dims: In A.
@@ -98,6 +100,7 @@ class ModelComparison(Result):
         divergences: The tensors at which a difference begins, in this order.
         matched: Tensors that match.
         unmatched_a, unmatched_b: Computed tensors that match none.
+        unmatched_outputs: Outputs of A that are not compared.
         next_dumps: What to dump next, where B is a file of arrays in which the difference begins far from its cause.
         exporter: The exporter of A, in whose words these are named.
         notes: What to know of it, a sentence each.
@@ -117,6 +120,7 @@ class ModelComparison(Result):
     matched: int
     unmatched_a: tuple[str, ...]
     unmatched_b: tuple[str, ...]
+    unmatched_outputs: tuple[str, ...]
     next_dumps: tuple[NextDump, ...] = ()
     exporter: str = ""
     notes: tuple[str, ...] = ()
@@ -155,12 +159,20 @@ class ModelComparison(Result):
         """Return where the models differ, a sentence each."""
         if not any(tensor.node for tensor in self.tensors):
             return ("Nothing that the models compute could be matched, so nothing is compared.",)
+        if len(self.models) == 2 and self.unmatched_outputs == tuple(
+            each.name for each in self.models[0].graph.outputs
+        ):
+            return ("No output of A could be matched, so none is compared.",)
         return tuple(f"{d.tensor} differs: {' '.join(c.text for c in d.causes)}" for d in self.divergences)
 
     def blocks(self) -> Iterator[Block]:
         """Yield the verdict, where it begins, and the error by depth."""
         yield Prose(f"A is {self.a}, B is {self.b}.")
         yield self._verdict()
+        if self.unmatched_outputs:
+            hint = f"--map {shlex.quote(f'{self.unmatched_outputs[0]}=NAME')}"
+            said = f"Outputs of A that are not compared: {family_labels(self.unmatched_outputs)}"
+            yield Prose(f"{said} - tell what they are in B, as in {hint}.", "warning")
         for divergence in self.divergences:
             which = "First difference" if divergence is self.divergences[0] else "Another"
             yield Heading(f"{which}: {divergence.tensor}", is_main=True)

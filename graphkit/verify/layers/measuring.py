@@ -11,9 +11,10 @@ from msgspec import Struct
 
 from graphkit.equivalence.check import shared_values
 from graphkit.errors import UsageError, did_you_mean
+from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import module_of
 from graphkit.graph.view import Value, walk_breadth_first
-from graphkit.matching.value_matching import Matching, match_graphs
+from graphkit.matching.value_matching import Matching, match_graphs, may_be_equal
 from graphkit.progress import Limits, Progress
 from graphkit.verify.comparator import BLOCK, Difference, compare_output
 from graphkit.verify.layers.compared_model import FLOATS, ArrayFile, Pair, Reader, Side
@@ -178,7 +179,7 @@ def match_models(a: Side, b: Side, names_in_b: Mapping[str, str], *, by_order: b
     """Return the tensors of the main graphs that match, in the topological order of `a`.
 
     Those that are told match first, and those of one name; then what has one normal form, whatever it is called, and
-    the rest by structure: see `match_graphs`.
+    the rest by structure: see `match_graphs`. Outputs that are left match where no others are of their type and dims.
 
     Args:
         a: One model.
@@ -199,9 +200,20 @@ def match_models(a: Side, b: Side, names_in_b: Mapping[str, str], *, by_order: b
     names_in_a = {name_b: name_a for name_a, name_b in names_in_b.items()}
     equal = shared_values(a.model, b.model, matching.numbers.constants, b.spec, names_in_a)
     match_graphs(matching, a, b, equal=equal, by_order=by_order)
+    _match_outputs(matching, a, b)
     pairs = {value_a: matching.forth[value_a] for value_a in a.place if matching.forth.get(value_a) in b.place}
     holdable = [x for x, y in pairs.items() if x not in a.unholdable and y not in b.unholdable]
     return [Pair(value, pairs[value], matching.how[value]) for value in holdable]
+
+
+def _match_outputs(matching: Matching, a: Side, b: Side) -> None:
+    open_a = [value for value in a.model.graph.outputs if value.producer and value not in matching.forth]
+    open_b = [value for value in b.model.graph.outputs if value.producer and value not in matching.back]
+    types = {value: getattr(declared_type(value), "dtype", None) for value in (*open_a, *open_b)}
+    pairs = [(x, y) for x in open_a for y in open_b if types[x] == types[y] and may_be_equal(a.dims(x), b.dims(y))]
+    for pair in pairs:
+        if sum(not {*pair}.isdisjoint(other) for other in pairs) == 1:
+            matching.add(*pair, "output")
 
 
 def _value_named(side: Side, name: str) -> Value:
