@@ -20,9 +20,9 @@ from graphkit.model import Model
 from graphkit.options import Update
 from graphkit.passes.npu.cache_interface import Growth, find_growths
 from graphkit.passes.state.sliding_window_caches import Ring, rings_of
-from graphkit.rewrite import Declined, Editor, NewNode, Outcome, Pass
+from graphkit.rewrite import Declined, Editor, NewNode, Outcome, Pass, keep_members
 from graphkit.rewrite.dead_code import remove_dead_code
-from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_interface, with_names
+from graphkit.rewrite.new_interface import NewInput, declared_dims_in, drop_dead_inputs, with_interface, with_names
 from graphkit.shapes import Expr, const, symbol
 
 LENGTH = "past_length"
@@ -355,6 +355,10 @@ class _Caches:
         if rings and not self.is_start:
             self.inputs[tokens.name] = NewInput(tokens.name, self.shapes[tokens].dtype, (dims[0], const(1), *dims[2:]))
         model = with_interface(self.editor.result(), self.inputs, self.outputs, self.dropped, self.last)
+        if rings:  # whose scores are shorter than the past, by which an exporter may have declared both
+            infos, inputs = model.proto.graph.value_info, declared_dims_in(model.proto.graph.input)
+            known = {"", *(dim.dim_param for dim in inputs)}
+            keep_members(infos, [known.issuperset(dim.dim_param for dim in declared_dims_in([info])) for info in infos])
         caches = count_things(len(self.growths) or len(new), "cache(s)")
         changes = [f"{caches} of {self.options.slots:,} slots"]
         for window, count in sorted(Counter(ring.window for ring in rings.values()).items()):

@@ -82,6 +82,15 @@ def test_masks_are_followed_however_they_are_spelled(spelling: str) -> None:
     assert len(gathers) == (2 if spelling == "two masks" else 1)
 
 
+def test_lengths_that_an_exporter_declared_are_not_those_of_a_ring() -> None:
+    """It calls the slots of all layers alike, and onnxruntime keeps what is declared alike in one buffer."""
+    model = model_of()
+    for name, dims in {"scores": ["batch", 2, "seq", "past + seq"], "product": ["batch", 2, "seq", None]}.items():
+        model.proto.graph.value_info.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, dims))
+    made = UpdateCacheInPlace(SLOTS).run(Model.from_proto(model.proto)).model
+    assert [info.name for info in made.proto.graph.value_info if info.name in ("scores", "product")] == ["product"]
+
+
 def test_a_ring_is_found_of_many_lengths() -> None:
     """Of more than 64 lengths some are looked at."""
     model = model_of()
