@@ -189,7 +189,8 @@ def find_pipeline(path: Path) -> Pipeline:
         by_role = {pipeline_role(model): model}
     else:
         models = folder_models(path)
-        found = _find_halves(models)
+        used = [drop_idle_inputs(each) if each.roles.first("embeddings") is not None else each for each in models]
+        found = _find_halves(used)
         if found is None:
             by_role = models_by_role(path, models)
         else:
@@ -197,7 +198,7 @@ def find_pipeline(path: Path) -> Pipeline:
             link = {head.graph.inputs[0].name: _hidden_output(language).name}
             joined = with_names(chain_models("prefill", (language, head), link), {head.graph.outputs[0].name: LOGITS})
             by_role = {"first": joined, "step": decode}
-            split = (language, head), tuple(model for model in models if model not in found)
+            split = (language, head), tuple(model for model in used if model not in found)
     merged = by_role.get("merged")
     first, step = (merged, merged) if merged is not None else (by_role.get("first"), by_role.get("step"))
     if first is not None and step is None:

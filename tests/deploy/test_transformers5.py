@@ -414,6 +414,19 @@ def test_a_prompt_that_leaves_a_state_too_short_is_refused_where_steps_do_not_st
         check_prompt(Originals(None, fixed, step))
 
 
+def test_a_language_model_may_pass_the_length_of_a_window_through(tmp_path: Path) -> None:
+    """As that of Aya Vision does, whose layers have a window; its head is another model."""
+    export = unpacked_export("llava-one", tmp_path / "export")
+    proto = onnx.load(export / "language_model.onnx", load_external_data=False)
+    proto.graph.node.append(helper.make_node("Identity", ["window"], ["window_out"]))
+    for ports, name in ((proto.graph.input, "window"), (proto.graph.output, "window_out")):
+        ports.append(helper.make_tensor_value_info(name, onnx.TensorProto.INT64, []))
+    onnx.save(proto, export / "language_model.onnx")
+    pipeline = find_pipeline(export)
+    assert [model.name for model in pipeline.parts] == ["embed_tokens.onnx", "image_encoder.onnx"]
+    assert [model.name for model in pipeline.halves] == ["language_model.onnx", "lm_head.onnx"]
+
+
 def test_how_to_export_experts_that_read_as_many_rows_as_data_sends_them(tmp_path: Path) -> None:
     export = unpacked_export("lfm2", tmp_path / "export")
     proto = onnx.load(export / "decode.onnx", load_external_data=False)

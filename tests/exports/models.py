@@ -171,7 +171,7 @@ def sample(model: transformers.PreTrainedModel, batch: int, length: int, seed: i
         given = {"pixel_values": torch.randn(batch * 16, 96, generator=random)}
         given["image_grid_thw"] = torch.tensor([[1, 4, 4]]).repeat(batch, 1)
     else:
-        places = 4 if family in {"idefics3", "smolvlm", "internvl"} else 16
+        places = 4 if family in {"idefics3", "smolvlm", "internvl", "aya_vision"} else 16
         start = torch.full((batch, places), PICTURE)
         frames = (1, 3, 16, 16) if family in {"idefics3", "smolvlm"} else (3, 16, 16)
         given = {"pixel_values": torch.randn(batch, *frames, generator=random)}
