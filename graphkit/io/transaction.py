@@ -239,11 +239,7 @@ def _folder_prefix(target: Path) -> str:
 
 
 def _take_folder(work: Path, *, is_ours: bool = False) -> int | None:
-    """Return the lock of a hidden folder, None where somebody has it, or has removed it.
-
-    Raises:
-        OSError: There can be no lock.
-    """
+    """Return the lock of a hidden folder, None where somebody has it, or has removed it; OSError without locks."""
     path = work / LOCK
     try:
         if fcntl is None and not is_ours:

@@ -297,11 +297,7 @@ def ceil_div(dividend: Value, divisor: Value) -> Expr:
 
 
 def modulo(dividend: Value, divisor: Value) -> Expr:
-    """Return `dividend % divisor`, of the divisor's sign as in Python.
-
-    Raises:
-        ZeroDivisionError: The divisor is 0.
-    """
+    """Return `dividend % divisor`, of the divisor's sign as in Python; ZeroDivisionError for a divisor of 0."""
     dividend, divisor = Expr.of(dividend), Expr.of(divisor)
     if divisor.constant is None and not is_nonzero(divisor):
         return Expr.from_atom(Call("%", (dividend, divisor))) if dividend.terms else dividend
