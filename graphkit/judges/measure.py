@@ -17,7 +17,6 @@ from graphkit.analysis.node_placement import number_nodes
 from graphkit.analysis.target_lint import observe_node
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError, count_things, did_you_mean
-from graphkit.graph.view import all_nodes
 from graphkit.judges import Answer, Judge, ask_judge, find_judge
 from graphkit.judges.cases import (
     DTYPES,
@@ -31,6 +30,7 @@ from graphkit.judges.cases import (
     varied_cases,
 )
 from graphkit.model import Model
+from graphkit.passes.fold_pipeline import fold
 from graphkit.runtime.session import SmallModel, run_small_models
 from graphkit.shapes import infer
 from graphkit.targets import Atom, Observation
@@ -107,14 +107,17 @@ def _distinct_nodes(models: Sequence[Model]) -> Iterator[Case]:
 def observe_models(judge: Judge, models: Sequence[Model], device: str = "") -> Iterator[Observation]:
     """Yield what a judge says of the nodes of models in their place; of equal ones in equal places once, with a count.
 
-    A compiler may take a node as part of a pattern alone, and refuse one by itself that it takes beside others.
+    A compiler may take a node as part of a pattern alone, and refuse one by itself that it takes beside others. Models
+    are folded first, as compilers refuse whatever is behind shape arithmetic.
     """
     counts, first = Counter[object](), dict[object, Observation]()
     with tempfile.TemporaryDirectory(prefix="graphkit-") as folder:
-        named = [_name_nodes(model, Path(folder, f"{index}.onnx")) for index, model in enumerate(models)]
-        paths = [path for _, path in named]
+        paths = [Path(folder, f"{index}.onnx") for index in range(len(models))]
+        folded = [number_nodes(fold(model).model) for model in models]
+        for path, model in zip(paths, folded, strict=True):
+            model.save(path)
         answers = ask_judge(judge, paths, seconds=SECONDS_OF_MODEL, as_it_is=True, device=device)
-        for (model, _), answer in zip(named, answers, strict=True):
+        for model, answer in zip(folded, answers, strict=True):
             places = answer.places
             shapes = infer(model)
             for node, _ in model_cases(shapes) if not answer.error else ():
@@ -123,16 +126,6 @@ def observe_models(judge: Judge, models: Sequence[Model], device: str = "") -> I
                     counts[str(seen)] += 1
                     first.setdefault(str(seen), seen)
     yield from (replace(seen, count=counts[key]) for key, seen in first.items())
-
-
-def _name_nodes(model: Model, path: Path) -> tuple[Model, Path]:
-    """Return a model whose nodes have names of their own, and its file, which is written where they had none."""
-    names = Counter(node.proto.name for node in all_nodes(model.scopes))
-    if model.path is not None and "" not in names and names.total() == len(names):
-        return model, model.path
-    named = number_nodes(model)
-    named.save(path)
-    return named, path
 
 
 def observe_cases(judge: Judge, cases: Iterable[Case], device: str = "") -> Iterator[Observation]:
@@ -156,7 +149,7 @@ def observe_cases(judge: Judge, cases: Iterable[Case], device: str = "") -> Iter
                 why = f"takes not even {observations[0].op}: {answer.fault}"
                 raise UsageError(f"the judge '{judge.name}' {why} - see whether its device is there")
             answers.append(answer)
-        failing = [index for index, answer in enumerate(answers) if answer.error]
+        failing = [index for index, answer in enumerate(answers) if is_taken(answer) is False]
         runs = dict(zip(failing, run_small_models([small[index] for index in failing]), strict=True))
         wrong = {index for index, run in runs.items() if isinstance(run, list) and isinstance(run[0], str)}  # it loads
         for index, (observation, answer) in enumerate(zip(observations, answers, strict=True)):
@@ -176,11 +169,11 @@ def is_taken(answer: Answer) -> bool | None:
 def target_text(name: str, judge: Judge, observations: Sequence[Observation]) -> str:
     """Return the file of a target, which has nothing but what was asked."""
     known = [each for each in observations if each.taken is not None]
-    dynamic = [each for each in known if each.is_dynamic]
+    dynamic = [each for each in known if _reads_symbols(each)]
     is_static = sum(not each.taken for each in dynamic) >= MOST * len(dynamic)
     opset = max((each.opset for each in known if each.taken), default=0)
     is_opset = any(each.opset > opset for each in known)
-    fixed = [each for each in known if not (is_static and each.is_dynamic) and each.opset <= opset]
+    fixed = [each for each in known if not (is_static and _reads_symbols(each)) and each.opset <= opset]
     what = f"{count_things(len(known), 'model(s)')} of one operator and nodes of exports"
     title = f"{judge.compiler} {judge.version}, asked about {what}"
     lines = [
@@ -202,6 +195,11 @@ def target_text(name: str, judge: Judge, observations: Sequence[Observation]) ->
         *_dtype_lines(fixed),
     ]
     return "\n".join([*lines, ""])
+
+
+def _reads_symbols(of: Observation) -> bool:
+    """Whether dims of what it reads are symbols, and not only those of what it makes."""
+    return of.is_dynamic and None in ((of.dims and of.dims[0]) or (None,))
 
 
 def _rank_lines(observations: Sequence[Observation]) -> list[str]:

@@ -242,9 +242,29 @@ def test_a_model_that_no_runtime_runs_says_nothing_of_a_device(judge: Judge, mon
         proto = onnx.parser.parse_model(text.format(dims=dims, node=node))
         arrays = {"x": np.ones([int(dim) for dim in dims.split(",")], np.float32), "s": np.array([size])}
         cases.append(graphkit.judges.cases._make_case(proto.graph.node[0], 18, arrays))
-    said = [{"nodes": (PlacedNode("case", "Relu", "device"),)}, {"error": "refused"}, {"error": "refused"}]
-    monkeypatch.setattr(measure, "ask_judge", lambda *_, **__: (Answer(**each) for each in said))
-    assert [each.taken for each in measure.observe_cases(judge, cases)] == [True, False, None]
+    for refused in ({"error": "refused"}, {"nodes": (PlacedNode("case", "Reshape", "cpu"),)}):
+        said: list[dict[str, Any]] = [{"nodes": (PlacedNode("case", "Relu", "device"),)}, refused, refused]
+        monkeypatch.setattr(measure, "ask_judge", lambda *_, said=said, **__: (Answer(**each) for each in said))
+        assert [each.taken for each in measure.observe_cases(judge, cases)] == [True, False, None]
+
+
+def test_models_are_folded_before_a_judge_is_asked_about_their_nodes(judge: Judge) -> None:
+    model = model_of(
+        """(float[2, 3] x) => (float[3, 2] y) {
+            size = Shape (x) axis = Constant <value_ints = [1, 0]> () dims = Gather (size, axis)
+            y = Reshape (x, dims) }"""
+    )
+    found = {each.op: each.constant for each in measure.observe_models(judge, [model])}
+    assert found == {"Reshape": ("shape",)}
+
+
+def test_a_computed_shape_is_refused_by_a_compiler_of_fixed_shapes_that_needs_it_constant(judge: Judge) -> None:
+    fixed = seen("Reshape", dtypes=SHAPED, constant=("S",), dims=((2, 3), (6,)))
+    computed = replace(fixed, constant=(), dims=((2, 3), (None,)), is_dynamic=True, taken=False)
+    symbols = [replace(fixed, dims=((None, 3), (None,)), is_dynamic=True, taken=False)] * 9
+    text = target_text("qnn-htp", judge, [fixed, computed, *symbols])
+    assert "[static_shapes]\nvalue = true" in text
+    assert 'where = { constant = ["S"] }' in text or "where = { static = true }" in text
 
 
 @pytest.mark.usefixtures("judge")
