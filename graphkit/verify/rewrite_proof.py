@@ -330,8 +330,8 @@ class RewriteProof(Proof):
             yield from self.weights.blocks()
         if self.level.runs:
             runs = "the same run" if self.level.runs == 1 else f"the same {self.level.runs} runs"
-            yield Prose(f"At onnxruntime's default level, in {runs}; tolerance {self.level.tolerance_text}.")
-            yield Prose(f"Largest difference: {self.level.result}.")
+            where = f"At onnxruntime's default level, in {runs}; tolerance {self.level.tolerance_text}"
+            yield Prose(f"{where}. Largest difference: {self.level.result}.")
         skipped = Counter((str(run), run.reason) for run in self.skipped)
         for (where, reason), count in list(skipped.items())[:MAX_SKIPPED]:
             runs = f" (in {count} runs)" if count > 1 else ""
