@@ -327,8 +327,9 @@ def _failure_keys(run: Run, *, is_original: bool) -> Iterator[object]:
         yield run.core
     if (kind := _failure_kind(app)) is not None:
         yield kind
-    if is_original and app.node.op_type in RECURRENT:  # without its initial states
-        yield _failure_kind(replace(app, args=app.args[:5]))
+    for kept in ((), (5,), (6,)) if is_original and op in RECURRENT else ():  # without some of its initial states
+        args = tuple(term if at < 5 or at in kept else None for at, term in enumerate(app.args))
+        yield _failure_kind(replace(app, args=args))
     with suppress(UnknownError):
         if op == "Reshape" and copies_zeros(app, app.operand(0).shape) and (is_original or _says_its_dims(app)):
             yield op, app.operand(0).shape, app.shape

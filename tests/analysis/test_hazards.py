@@ -538,3 +538,19 @@ def test_legal_sizes_hold_only_as_far_as_shapes_are_known() -> None:
 def test_sizes_that_only_have_to_fit_each_other_are_no_limit() -> None:
     """A mask over past and new tokens may be as long as the past is."""
     assert {hazard.kind for hazard in hazards(load("example:decode")).hazards} == {"fit"}
+
+
+def test_a_length_that_an_exporter_froze_beside_a_recurrent_state_is_the_only_one() -> None:
+    """A Reshape to 5 steps takes other lengths for other batches, which the state has not."""
+    tagger = Model.from_proto(
+        onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["" : 18]>
+        g (float[b, t, 3] x, float[1, b, 2] state) => (float[5, 1, b, 2] y)
+        <float[1, 6, 3] w = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
+         float[1, 6, 2] r = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, int64[3] steps = {5, -1, 3}> {
+            rows = Transpose <perm = [1, 0, 2]> (x)
+            lines = Reshape (rows, steps)
+            y = GRU <hidden_size = 2> (lines, w, r, , , state)
+        }""")
+    )
+    assert "Legal sizes: t: only 5." in hazards(tagger).to_text()

@@ -17,6 +17,29 @@ class Case(NamedTuple):
 
 
 CASES = {
+    "initial states of another batch": Case(
+        "(float[n, b, 5] x, float[1, 12, 5] w, float[1, 12, 3] r, float[1, m, 3] h, float[1, b, 3] c)"
+        " => (float[A, B, C, D] y)",
+        "y = LSTM <hidden_size = 3> (x, w, r, , , h, c)",
+        (
+            (
+                "fit",
+                "at b=3, m=2, LSTM 'LSTM#0' fails: a dim of initial_h and what the input needs differ: "
+                "m is 2 and b is 3",
+            ),
+        ),
+    ),
+    "as many lengths as rows": Case(
+        "(float[n, b, 5] x, float[1, 9, 5] w, float[1, 9, 3] r, int32[m] k) => (float[A, B, C, D] y)",
+        "y = GRU <hidden_size = 3> (x, w, r, , k)",
+        (
+            (
+                "fit",
+                "at b=3, m=2, GRU 'GRU#0' fails: a dim of sequence_lens and what the input needs differ: "
+                "m is 2 and b is 3",
+            ),
+        ),
+    ),
     "-1 beside a 0": Case(
         "(float[b, past_n, 8] x) => (float[A, B, C, D] y)",
         """s = Shape(x)  b = Gather(s, i0)  n = Gather(s, i1)  t = Concat <axis = 0> (b, n, i2, m1)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import onnx
 from msgspec.structs import replace
@@ -28,7 +29,7 @@ from graphkit.shapes import Expr, Shapes, declarations, infer, is_known, symbol
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.constraints.failing_sizes import check_sizes, impossible_sizes_error
 from graphkit.shapes.graph_inputs import DimSpec, Inputs, InputShapes, SymbolRanges, SymbolSizes
-from graphkit.shapes.input_dims import DeclaredInputs, declare_dim, declared_inputs, read_dim
+from graphkit.shapes.input_dims import DeclaredInputs, claimed_inputs, declare_dim, declared_inputs, read_dim
 
 
 class InferOutputShapes(Pass):
@@ -60,18 +61,28 @@ class InferOutputShapes(Pass):
 
 
 def declare_outputs(model: Model, proto: onnx.ModelProto, shapes: Shapes) -> list[str]:
-    """Declare the inferred dims of the outputs in a copy of a model, and return the names of those that change."""
-    read, changed = declared_inputs(model), []
+    """Declare the inferred dims of the outputs in a copy of a model, and return the names of those that change.
+
+    A dim that is as the inputs claim, by dims of one name, stays.
+    """
+    read, claimed, changed = declared_inputs(model), claimed_inputs(model), []
+    groups = [group for parts in read.groups.values() for group in parts] if claimed is not read else []
+    claims = {str(read.at(group[0]).name): claimed.at(group[0]) for group in groups}
     for output, value in zip(proto.graph.output, model.graph.outputs, strict=True):
         dims = shapes[value].dims
         if dims is not None and output.type.HasField("tensor_type"):
             before = output.SerializeToString(deterministic=True)
-            _declare_tensor(output.type.tensor_type, dims, read)
+            _declare_tensor(output.type.tensor_type, dims, read, claims)
             changed += [output.name] if output.SerializeToString(deterministic=True) != before else []
     return changed
 
 
-def _declare_tensor(tensor: onnx.TypeProto.Tensor, dims: tuple[Expr, ...], read: DeclaredInputs) -> None:
+def _declare_tensor(
+    tensor: onnx.TypeProto.Tensor,
+    dims: Sequence[Expr],
+    read: DeclaredInputs,
+    claims: Mapping[str, Expr] = MappingProxyType({}),
+) -> None:
     """Declare the dims that follow from names of the inputs, in the spelling that is there if that is equal."""
     if not tensor.HasField("shape") or len(tensor.shape.dim) != len(dims):
         tensor.shape.Clear()
@@ -80,7 +91,7 @@ def _declare_tensor(tensor: onnx.TypeProto.Tensor, dims: tuple[Expr, ...], read:
     symbols = read.symbols
     for declared, dim in zip(tensor.shape.dim, dims, strict=True):
         before = read_dim(declared.dim_param, read.groups) if declared.dim_param else None
-        if dim.symbols <= symbols and dim != before:
+        if dim.symbols <= symbols and before not in (dim, dim.substitute(claims)):
             declare_dim(declared, dim, read.groups)
         elif before is not None and dim != before and not before.symbols <= symbols:
             declared.ClearField("dim_param")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from rewriting import check, lines, model_of
 
+from graphkit.equivalence import check_equivalence
 from graphkit.model import Model
 from graphkit.passes.clean_up.eliminate_identity import DropZeroStates
 from graphkit.passes.fold_pipeline import fold
@@ -37,6 +38,14 @@ def test_states_that_are_made_as_long_as_the_batch_are_left_out() -> None:
     assert lines(outcome.model)[-1] == "y = LSTM <hidden_size: int = 3> (x, w, r)"
     assert outcome.changes == ("2 initial states of zeros left out",)
     assert lines(fold(graph(made("0"))).model) == ["y = LSTM <hidden_size: int = 3> (x, w, r)"]
+
+
+@pytest.mark.parametrize(("h", "c"), [("given", "zeros"), ("zeros", "given")])
+def test_a_node_without_one_of_two_states_fails_where_the_original_does(h: str, c: str) -> None:
+    head = "(float[L, N, 4] x, float[1, M, 3] given) => (float[L, 1, N, 3] y)"
+    batch = "batch = Shape <start = 1, end = 2> (x) dims = Concat <axis = 0> (one, batch, three)"
+    original = graph(f"{batch} zeros = ConstantOfShape (dims) {LSTM.format(h=h, c=c)}", head)
+    assert check_equivalence(original, PASS.run(original).model).is_proven
 
 
 def test_one_of_two_is_left_out() -> None:
