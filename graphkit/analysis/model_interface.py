@@ -58,7 +58,7 @@ FAULTS = {  # the kind of finding, its place, its sentence; how to export anew b
         "the new keys and values of a step are lost: caches come back without them, at every size",
         "with a cache that grows, not a static one", "so that each step gives its new keys and values back"),
     "batch": ("frozen-size", "a batch of {size}", f"every run takes exactly {{row}}{EXAMPLE}",
-        "from an example of two rows, or with explicit dynamic_shapes",
+        "{example}with explicit dynamic_shapes",
         "with a dynamic dim for the batch, and an example of two rows"),
     "pictures": ("frozen-size", "{picture}", f"every run takes exactly {{picture}}{EXAMPLE}",
         "with explicit dynamic_shapes", "with a dynamic dim for the pictures"),
@@ -304,6 +304,7 @@ def _describe(model: Model, about: str, size: int, ports: list[Value]) -> Frozen
     _, place, sentence, by_transformers, by_others = FAULTS[about]
     words = {thing: count_things(size or len(ports), f"{thing}(s)") for thing in ("token", "row", "picture", "cache")}
     words |= {"size": str(size), "prompt": next((value.name for value in model.roles.all("tokens")), "a prompt")}
+    words |= {"example": "from an example of two rows, or " if size == 1 else ""}  # of more it was one already
     text = (by_transformers if has_manifest(model) else by_others).format(**words)
     label, dims = family_labels(value.name for value in ports), {declared_dims(value) for value in ports}
     shown = f"{label} {shape_text(next(iter(dims)))}" if len(dims) == 1 else label

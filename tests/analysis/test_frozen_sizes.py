@@ -204,6 +204,14 @@ def test_exports_of_transformers(name: str, file: str, expected: Sequence[tuple[
     assert all(advice[row.where] in row.advice for row in rows_of(model))
 
 
+def test_an_example_of_two_rows_is_no_way_out_where_there_was_one(tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_text("{}")
+    for rows, way in {"1": "from an example of two rows, or with explicit", "n2": "with explicit"}.items():
+        proto = model_of(f"int64[{rows}, s] input_ids, {OPEN}", f"{rows[-1]}, 1, t, 8", f"{rows[-1]}, s, 9").proto
+        onnx.save(proto, tmp_path / "m.onnx")
+        assert [row.advice for row in rows_of(load(tmp_path / "m.onnx"))] == [f"export it anew {way} dynamic_shapes"]
+
+
 def without(name: str, parts: Sequence[str], folder: Path) -> list[str]:
     """Return the sentences on parts that an export of transformers has not got."""
     unpacked_export(name, folder)
