@@ -172,7 +172,9 @@ def test_onnx2tf_is_stopped_once_the_saved_model_is_written(tmp_path: Path, monk
     converter = types.SimpleNamespace(from_keras_model=lambda _: None)
     done: list[str] = []
 
-    def convert(*, output_folder_path: str, **_: object) -> None:
+    def convert(*, output_folder_path: str, not_use_onnxsim: bool, **_: object) -> None:
+        assert not_use_onnxsim  # it would make other operators of a lowered model
+        assert cleared == ["all"]
         tf_layers_dict = {"y": "made of y"}
         Path(output_folder_path).write_text(f"a SavedModel{tf_layers_dict and ''}")
         try:
@@ -181,7 +183,9 @@ def test_onnx2tf_is_stopped_once_the_saved_model_is_written(tmp_path: Path, monk
             done.append("caught")
         done.append("wrote TFLite")
 
-    lite = types.SimpleNamespace(TFLiteConverter=converter)
+    lite, cleared = types.SimpleNamespace(TFLiteConverter=converter), list[str]()
+    backend = types.SimpleNamespace(clear_session=lambda: cleared.append("all"))  # names of models before
+    monkeypatch.setitem(sys.modules, "tf_keras", types.SimpleNamespace(backend=backend))
     monkeypatch.setitem(sys.modules, "tensorflow", types.SimpleNamespace(lite=lite))
     monkeypatch.setitem(sys.modules, "onnx2tf", types.SimpleNamespace(convert=convert))
     made = ask_vela.save_model("m.onnx", str(tmp_path / "saved"), ["x"])

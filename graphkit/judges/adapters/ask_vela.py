@@ -1,4 +1,4 @@
-"""Ask Arm's Vela which operators of models an Ethos-U takes: ask_vela.py vela [--as-it-is] [--only ethos-u65-256].
+"""Ask Arm's Vela which operators of models an Ethos-U takes: ask_vela.py vela [--only ethos-u65-256].
 
 It runs in the environment of the judge, without graphkit, and makes int8 TFLite of a model first: by onnx2tf, which
 writes a SavedModel, and by TensorFlow's converter. See `graphkit.judges.Answer` for what it answers. Operators of
@@ -55,10 +55,10 @@ def main(_: str, *words: str) -> None:
     """Answer each line of the input."""
     sys.path.insert(0, str(Path(__file__).parent))
     accelerators = words[words.index("--only") + 1 :][:1] if "--only" in words else ACCELERATORS
-    importlib.import_module("answer_lines").answer_lines(lambda: start(accelerators, as_it_is="--as-it-is" in words))
+    importlib.import_module("answer_lines").answer_lines(lambda: start(accelerators))
 
 
-def start(accelerators: Sequence[str], *, as_it_is: bool) -> Any:
+def start(accelerators: Sequence[str]) -> Any:
     """Load the converters, and return what asks about a model."""
     programs = Path(sys.executable).parent
     os.environ["PATH"] = os.pathsep.join([str(programs), os.environ.get("PATH", "")])  # onnx2tf calls programs
@@ -70,7 +70,7 @@ def start(accelerators: Sequence[str], *, as_it_is: bool) -> Any:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             try:
-                content, layers = quantise_model(path, folder, as_it_is=as_it_is)
+                content, layers = quantise_model(path, folder)
                 (folder / "int8.tflite").write_bytes(content)
                 answer |= placement(operators(content), layers, programs, folder, accelerators)
             except Exception as error:  # whatever a converter raises
@@ -81,7 +81,7 @@ def start(accelerators: Sequence[str], *, as_it_is: bool) -> Any:
     return ask
 
 
-def quantise_model(path: str, folder: Path, *, as_it_is: bool) -> tuple[bytes, dict[str, str]]:
+def quantise_model(path: str, folder: Path) -> tuple[bytes, dict[str, str]]:
     """Return the int8 TFLite of a model, and the node of which each layer and each output was made."""
     numpy, onnx = importlib.import_module("numpy"), importlib.import_module("onnx")
     model = onnx.load(path)
@@ -99,17 +99,19 @@ def quantise_model(path: str, folder: Path, *, as_it_is: bool) -> tuple[bytes, d
             array = rng.standard_normal([dim.dim_value for dim in value.type.tensor_type.shape.dim])
             feed[value.name] = array.astype(dtype) if dtype.kind == "f" else (array > 0).astype(dtype)
     onnx.save(model, folder / "model.onnx")  # onnx2tf writes over what it reads
-    made = save_model(str(folder / "model.onnx"), str(folder / "saved"), list(feeds[0]), as_it_is=as_it_is)
+    made = save_model(str(folder / "model.onnx"), str(folder / "saved"), list(feeds[0]))
     makers = {name: node.name for node in model.graph.node for name in node.output}
     layers = {layer: makers[name] for layer, name in layer_tensors(made).items() if makers.get(name)}
     outputs = {f"output_{index}": makers.get(value.name) for index, value in enumerate(model.graph.output)}
     return convert_model(folder / "saved", "int8", feeds), layers | {key: name for key, name in outputs.items() if name}
 
 
-def save_model(model: str, folder: str, inputs: Sequence[str], *, as_it_is: bool = False) -> dict[str, Any]:
+def save_model(model: str, folder: str, inputs: Sequence[str]) -> dict[str, Any]:
     """Write a SavedModel with onnx2tf, and stop there: the axes of the inputs stay in order.
 
-    Returns what onnx2tf made of each tensor. As it is, the model is not simplified before.
+    Returns what onnx2tf made of each tensor. onnxsim does not rewrite the model before: that takes a quarter of the
+    time, and of a lowered model it makes operators that TensorFlow leaves in float32. No name is left of models before:
+    what TensorFlow quantises depends on names.
 
     It goes on to write float32 and float16 TFLite, and describes the model as JSON, weights included. For a model of
     75 MB that takes 14 minutes and several GB more, and none of it is needed.
@@ -120,6 +122,7 @@ def save_model(model: str, folder: str, inputs: Sequence[str], *, as_it_is: bool
         raise Written(sys._getframe(1).f_locals.get("tf_layers_dict", {}))
 
     lite.TFLiteConverter.from_keras_model = stop
+    importlib.import_module("tf_keras").backend.clear_session()
     try:
         onnx2tf.convert(
             input_onnx_file_path=model,
@@ -127,7 +130,7 @@ def save_model(model: str, folder: str, inputs: Sequence[str], *, as_it_is: bool
             keep_shape_absolutely_input_names=list(inputs),
             output_signaturedefs=True,  # without the description as JSON
             non_verbose=True,
-            not_use_onnxsim=as_it_is,
+            not_use_onnxsim=True,
         )
     except Written as written:
         return dict(written.args[0])
