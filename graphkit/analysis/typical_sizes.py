@@ -21,7 +21,7 @@ from graphkit.model import Model
 from graphkit.shapes import DimSpec, Expr, Relation, Shapes, symbol
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, legal_sizes, search_nearest_sizes
 from graphkit.shapes.constraints.node_constraints import Constraint, collect_preconditions
-from graphkit.shapes.input_dims import input_dims
+from graphkit.shapes.input_dims import claimed_inputs, declared_inputs, input_dims
 
 TYPICAL: Mapping[Axis, int] = {
     "batch": 1,
@@ -68,9 +68,10 @@ class TypicalSizes:
 
 
 def _runnable_sizes(legal: LegalSizes, shapes: Shapes, wish: Mapping[str, int]) -> dict[str, int] | None:
-    """Return the nearest legal sizes at which every node runs, None where none are found; images are square if may be.
+    """Return the nearest legal sizes at which every node runs, None where none are found.
 
-    Bodies may not run at all, so that at last only nodes of the main graph are looked at.
+    Images are square and dims of one name equal, if these may be. Bodies may not run at all, so that at last only nodes
+    of the main graph are looked at.
     """
     shared = [place for place in collect_preconditions(shapes) if not place.precondition.is_guess]
     every = [place.precondition for place in shared]
@@ -78,7 +79,13 @@ def _runnable_sizes(legal: LegalSizes, shapes: Shapes, wish: Mapping[str, int]) 
     space = [symbol(variable.name) for variable in legal.variables if variable.role == "space"]
     square = [Relation.equal(space[0], size) for size in space[1:]]
     spanning = [Relation.equal(each, legal.past + legal.tokens) for each in legal.totals if legal.past and legal.tokens]
-    attempts: list[list[Constraint]] = [[*square, *spanning, *every], [*every], [*main]]
+    read, claimed = declared_inputs(shapes.model), claimed_inputs(shapes.model)
+    places = [group[0] for parts in read.groups.values() for group in parts]
+    named = [
+        Relation.equal(read.at(place), claimed.at(place)) for place in places if read.at(place) != claimed.at(place)
+    ]
+    usual = [*square, *spanning]
+    attempts: list[list[Constraint]] = [[*named, *usual, *every], [*usual, *every], [*named, *every], [*every], [*main]]
     for index, constraints in enumerate(attempts):
         if constraints in attempts[:index]:
             continue

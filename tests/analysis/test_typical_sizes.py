@@ -38,6 +38,16 @@ def sizes(model: Model) -> dict[str, int]:
     return dict(SizedModel.of(model, AS_DECLARED, {}).sizes)
 
 
+def test_dims_of_one_name_are_of_one_size_where_the_model_runs_so() -> None:
+    """130 tokens would do as well, beside a state of 26 rows."""
+    text = """(float[b, t, 3] x, float[1, b, 2] state) => (float[5, 1, b, 2] y) {
+        rows = Transpose <perm = [1, 0, 2]> (x) lines = Reshape (rows, steps)
+        y = GRU <hidden_size = 2> (lines, w, r, , , state)
+    }"""
+    weights = {"w": np.ones((1, 6, 3), np.float32), "r": np.ones((1, 6, 2), np.float32)}
+    assert sizes(model_of(text, 18, steps=np.array([5, -1, 3]), **weights)) == {"b": 1, "t": 5, "state.1": 1}
+
+
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
