@@ -44,7 +44,9 @@ from graphkit.symbolic.relations import Relation, Requirement
 MAX_NUMBERS = 30  # of a constant, near which sizes are tried
 MAX_CONSTANT = 1 << 12  # bytes of a constant that a node reads as it is
 BYTES, STEPS = 1 << 20, 1 << 20  # of the tensors around a node, and of its work, where it can be as small
-MAX_BYTES, MAX_STEPS = 1 << 27, 1 << 29  # above which the dims are compared that onnxruntime infers when it loads it
+MUCH_BYTES, MUCH_STEPS = 1 << 24, 1 << 26  # above which the dims are compared that onnxruntime infers when it loads it
+MAX_BYTES, MAX_STEPS = 1 << 27, 1 << 29  # to which it is run all the same where onnxruntime infers none
+NOT_INFERRED = "it is too large to run it, and onnxruntime does not infer its dims"
 UNTOUCHED = 1 << 11  # bytes of zeros of which nothing is read, to count for one
 TIMES = 32  # as much as at its least sizes
 ROUNDS = (8, 16, 60)  # sizes that are tried, as long as some are needed
@@ -209,11 +211,15 @@ class _Claim(Struct, eq=False, dict=True):
 
     @cached_property
     def is_large(self) -> bool:
-        """Whether it takes too much wherever one size is as far from its least as it must hold at many."""
+        """Whether it takes much wherever one size is as far from its least as it must hold at many."""
+        return self.takes_more_than(MUCH_BYTES, MUCH_STEPS)
+
+    def takes_more_than(self, most_bytes: int, most_steps: int) -> bool:
+        """Whether it takes more wherever one size is as far from its least as it must hold at many."""
         least = {name: _least_size(each) for name, each in self.symbols.items()}
         larger = [{**least, name: size + self.at_least - 1} for name, size in least.items()]
         size, steps = self.weights(Values.of_all(larger or [least]))
-        return not ((size <= MAX_BYTES) & (steps <= MAX_STEPS)).any()
+        return not ((size <= most_bytes) & (steps <= most_steps)).any()
 
     @property
     def reads_dims(self) -> bool:
@@ -420,6 +426,9 @@ def _run_claims(claims: Sequence[_Claim], seed: int) -> None:
             lists = ([answer] * times if isinstance(answer, str) else answer for answer, times in found)
             _compare_runs(claim, listed, [*chain.from_iterable(lists)])
         waiting = {claim: sizes for claim, sizes in waiting.items() if not claim.fault and claim.held < claim.at_least}
+        for claim in waiting:
+            if claim.failure == NOT_INFERRED and claim.is_large and not claim.takes_more_than(MAX_BYTES, MAX_STEPS):
+                claim.is_large, waiting[claim] = False, _sizes_of(claim, drawn[claim.group])
     for claim in claims:
         why = f"it ran at {claim.held} of {claim.at_least} sizes: {claim.failure or 'at others it is too large'}"
         if claim.feeds is None or claim in waiting:
@@ -433,7 +442,7 @@ def _compare_runs(claim: _Claim, tried: Sequence[Sizes], outcomes: Sequence[Sequ
         if isinstance(arrays, str):
             claim.failure = " ".join(arrays.split())[:200]
         elif claim.is_large and any((array < 0).any() for array in arrays):
-            claim.failure = "it is too large to run it, and onnxruntime does not infer its dims"
+            claim.failure = NOT_INFERRED
         elif fault := _difference_text(claim, sizes, arrays):
             claim.fault = fault
             return

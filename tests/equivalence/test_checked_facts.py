@@ -172,7 +172,7 @@ def test_a_node_that_could_run_at_a_few_sizes_alone_is_compared_by_the_dims_that
 def test_a_node_beside_a_large_weight_is_run_where_its_sizes_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
     made = model(
         "g (int64[n, m] i) => (float[k0, k1, 64] y) { a = Gather (table, i) s = Shape (a) y = Reshape (a, s) }",
-        table=np.zeros((90_000, 64)),
+        table=np.zeros((30_000, 64)),
     )
     is_large = dict[str, bool]()
 
@@ -185,6 +185,26 @@ def test_a_node_beside_a_large_weight_is_run_where_its_sizes_are_small(monkeypat
     forget()
     assert check_equivalence(made, fold(made).model).is_proven
     assert is_large["Gather"] is False
+
+
+@pytest.mark.parametrize(("side", "is_proven"), [(1024, True), (8192, False)])
+def test_what_onnxruntime_does_not_infer_is_run_unless_it_is_too_large(
+    side: int, is_proven: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = model(
+        f"g (float[n, {side}, {side}] x) => (float[k0, k1, k2] y) {{ a = Neg (x) s = Shape (a) y = Reshape (a, s) }}"
+    )
+
+    def infer_nothing(models: Sequence[SmallModel]) -> list[object]:
+        found = zip(models, run(models), strict=True)
+        return [[[np.array([-1] * 3)]] if feeds == [None] else outcome for (_, feeds), outcome in found]
+
+    run = checked_facts.run_small_models
+    monkeypatch.setattr(checked_facts, "run_small_models", infer_nothing)
+    forget()
+    found = check_equivalence(made, fold(made).model)
+    forget()
+    assert found.is_proven is is_proven, found
 
 
 def test_a_node_is_run_with_other_dims_at_each_size_where_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
