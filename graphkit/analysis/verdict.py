@@ -176,7 +176,10 @@ def verdict_lines(
     kind, anew = next(((kind, way) for kind, way in ways if way.startswith(ANEW)), (None, ""))
     is_worst = kind is not None and kind.is_fault and kind is groups[0][0]
     kept = list(commands[: 0 if is_worst else COMMANDS])
-    taken = sum(map(rows, about)) + (rows(anew) if anew else 0)
+    taken = sum(map(rows, about))
+    if kept and taken + min(len(groups), LEFT) + rows(anew) + len(kept) > ROWS:
+        anew = ""  # what can go on is told how
+    taken += rows(anew) if anew else 0
     while kept and taken + min(len(groups), LEFT) + len(kept) > ROWS:
         kept.pop()
     lines = _found_lines(groups, ROWS - taken - len(kept))

@@ -118,6 +118,7 @@ def resolve_sizes(
     check_asked_sizes(options)
     asked = _asked_lengths(options)
     check_frozen_sizes(models, options.batch)
+    _check_rows(models)
     _check_dims(options, models, asked.slots_flag)
     slots, source = _count_slots(asked, step, first), _count_source(asked, options, encoder)
     for flag, size in ((asked.slots_flag, slots), (asked.source_flag, source)):
@@ -138,6 +139,17 @@ def _check_dims(options: DeployOptions, models: Sequence[Model], slots_flag: str
                 raise UsageError(f"{model.name}: '{name}' grows with the cache - give {slots_flag}")
             if model.roles.pasts and symbols.get(name) == "batch" and size != options.batch:
                 raise UsageError(f"{model.name}: '{name}' is {options.batch}, not {size} - give --batch {size}")
+
+
+def _check_rows(models: Sequence[Model]) -> None:
+    """Refuse texts and pictures of which an exporter has frozen unlike numbers: a host feeds as many of each."""
+    for model in models:
+        fed = model.roles.all("tokens", "mask", "image")
+        rows = {value.name: dims[0] for value in fed if (dims := declared_dims(value)) and isinstance(dims[0], int)}
+        if other := next((name for name in rows if rows[name] != next(iter(rows.values()))), ""):
+            first = next(iter(rows))
+            counts = f"'{first}' holds {rows[first]} rows, and '{other}' {rows[other]}"
+            raise UsageError(f"{model.name}: {counts} - export it with as many texts as pictures")
 
 
 def _count_slots(asked: _Lengths, step: Model | None, first: Model | None) -> int:

@@ -47,6 +47,19 @@ def test_a_first_output_of_rank_0_or_1_is_lowered(shape: str, tmp_path: Path) ->
     assert (method.file, method.outputs[0].shape) == ("model.onnx", (1,) if shape else ())
 
 
+def test_more_texts_than_pictures_are_declined(tmp_path: Path) -> None:
+    body = """(int64[2, 4] input_ids, float[1, 3, 8, 8] pixel_values) => (float[2, 1, 3] y)
+    <float[5, 3] table = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6}, int64[2] sides = {2, 3}, int64[1] one = {1}> {
+        words = Gather (table, input_ids)
+        texts = ReduceMean (words, one)
+        pictures = ReduceMean <keepdims = 0> (pixel_values, sides)
+        y = Add (texts, pictures)
+    }"""
+    counts = "'input_ids' holds 2 rows, and 'pixel_values' 1"
+    with pytest.raises(UsageError, match=f"{counts} - export it with as many texts as pictures"):
+        lower_folder(saved(text(body), tmp_path / "model"), tmp_path / "out", LOWER)
+
+
 def test_states_that_a_decoder_cannot_read_are_named(tmp_path: Path) -> None:
     folder = unpacked("t5-tiny", tmp_path / "model")
     flat = text(
