@@ -176,7 +176,7 @@ def compare(
         >>> [row.inputs for row in graphkit.compare(models).rows]
         [1, 8]
     """
-    needed = structs.replace(options, also=(*options.also, *ROW_SECTIONS))
+    needed = replace(options, also=(*options.also, *ROW_SECTIONS))
     parts: list[tuple[Model, dict[str, Result]]] = []
     failures: list[Failure] = []
     for source in models:

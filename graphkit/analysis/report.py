@@ -32,7 +32,8 @@ COST_ROWS = 20
 HazardCheck = Callable[[Model, Hazards, Shapes], Hazards]
 
 
-class ReportOptions(Struct, frozen=True):
+@dataclass(frozen=True)
+class ReportOptions:
     """Options of a report.
 
     Attributes:
