@@ -185,7 +185,8 @@ def test_what_is_made_of_an_export_on_a_server_is_what_is_made_of_it_here(
     for file, content in content_of(export).items():
         memory.pipe(f"/onnx/{file}", content)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    sizes = ("--src-len", "6", "--max-cache-len", "5") if name == "lower" else ("--max-source", "6", "--max-cache", "5")
+    lowered = ("--src-len", "6", "--max-cache-len", "5", "--target", "openvino")
+    sizes = lowered if name == "lower" else ("--max-source", "6", "--max-cache", "5")
     for source, output in (("memory://onnx", "remote"), (export, "local")):
         code, _, errors = run(name, source, "-o", output, *sizes, "--no-verify", "--download")
         assert (code, errors) == (0, "")
@@ -201,7 +202,7 @@ def test_a_folder_is_verified_against_an_export_of_the_hub(hub: Site, export: Pa
     files = {f"onnx/{name}": content for name, content in content_of(export).items() if name != "config.json"}
     upload(hub, {**files, "onnx/decoder_model_merged_q4.onnx": SMALL, "config.json": CONFIGURATION.encode()})
     sizes = ("--src-len", "6", "--max-cache-len", "5")
-    code, out, errors = run("lower", "hf://org/name", "-o", "out", *sizes, "--download")
+    code, out, errors = run("lower", "hf://org/name", "-o", "out", *sizes, "--target", "openvino", "--download")
     assert (code, errors) == (0, "")
     assert "proven" in out.lower()
     assert json.loads(Path("out/contract.json").read_text())["tokens"] == {"pad": 7, "start": 3}
