@@ -207,6 +207,26 @@ def test_what_onnxruntime_does_not_infer_is_run_unless_it_is_too_large(
     assert found.is_proven is is_proven, found
 
 
+@pytest.mark.parametrize("has_rule", [True, False])
+def test_what_onnx_infers_of_a_node_is_not_confirmed_by_onnx(has_rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = model("g (float[n, 1024, 1024] x) => (float[k0, k1, k2] y) { a = Neg (x) s = Shape (a) y = Reshape (a, s) }")
+    is_large = dict[str, bool]()
+
+    def watch(claim: checked_facts._Claim, tried: Sequence[checked_facts.Sizes]) -> list[SmallModel]:
+        is_large[claim.node.op_type] = claim.is_large
+        return make(claim, tried)
+
+    make = checked_facts._small_models
+    monkeypatch.setattr(checked_facts, "_small_models", watch)
+    if not has_rule:
+        monkeypatch.delitem(RULES, "Neg")
+    forget()
+    found = check_equivalence(made, fold(made).model)
+    forget()
+    assert found.is_proven, found
+    assert is_large["Neg"] is has_rule
+
+
 def test_a_node_is_run_with_other_dims_at_each_size_where_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the cheapest sizes all give it one row."""
     made = model(
