@@ -84,8 +84,8 @@ def _runnable_sizes(legal: LegalSizes, shapes: Shapes, wish: Mapping[str, int]) 
     named = [
         Relation.equal(read.at(place), claimed.at(place)) for place in places if read.at(place) != claimed.at(place)
     ]
-    usual = [*square, *spanning]
-    attempts: list[list[Constraint]] = [[*named, *usual, *every], [*usual, *every], [*named, *every], [*every], [*main]]
+    usual: list[Constraint] = [*square, *spanning, *every]
+    attempts: list[list[Constraint]] = [[*named, *usual], usual, [*every], [*main]]
     for index, constraints in enumerate(attempts):
         if constraints in attempts[:index]:
             continue

@@ -429,7 +429,7 @@ def _run_claims(claims: Sequence[_Claim], seed: int) -> None:
             _compare_runs(claim, listed, [*chain.from_iterable(lists)])
         waiting = {claim: sizes for claim, sizes in waiting.items() if not claim.fault and claim.held < claim.at_least}
         for claim in waiting:
-            if claim.failure == NOT_INFERRED and claim.is_large and not claim.takes_more_than(MAX_BYTES, MAX_STEPS):
+            if claim.failure == NOT_INFERRED and claim.is_large:
                 claim.is_large, waiting[claim] = False, _sizes_of(claim, drawn[claim.group])
     for claim in claims:
         why = f"it ran at {claim.held} of {claim.at_least} sizes: {claim.failure or 'at others it is too large'}"

@@ -48,6 +48,18 @@ def test_dims_of_one_name_are_of_one_size_where_the_model_runs_so() -> None:
     assert sizes(model_of(text, 18, steps=np.array([5, -1, 3]), **weights)) == {"b": 1, "t": 5, "state.1": 1}
 
 
+def test_dims_of_one_name_differ_where_the_model_runs_so_alone() -> None:
+    """Lengths that 4 divides, beside one of 3 at most."""
+    text = """(float[n, 3] a, float[n, 2] b) => (float[4, k] y, float[n, 5] z) {
+        y = Reshape (a, rows) s = Shape <start = 0, end = 1> (b) length = Squeeze (s)
+        places = Range (zero, length, one) z = Gather (table, places)
+    }"""
+    numbers = {"rows": np.array([4, -1]), "zero": np.array(0), "one": np.array(1), "table": np.ones((3, 5), np.float32)}
+    found = sizes(model_of(text, 18, **numbers))
+    assert found["n"] % 4 == 0
+    assert 1 <= found["b.0"] <= 3
+
+
 @pytest.mark.parametrize(
     ("model", "expected"),
     [

@@ -426,3 +426,11 @@ def test_elements_of_large_constants_are_not_followed():
     found = shapes("g (float[b] x) => (y) { y = Identity(c) }", c=np.zeros((40, 40), np.int64))
     assert found["y"].elements is None
     assert "512" in found["c"].reason
+
+
+def test_states_of_a_recurrent_node_whose_batch_comes_first_fit_it() -> None:
+    text = (
+        "g (float[b, n, 5] x, float[1, 12, 5] w, float[1, 12, 3] r, float[m, 1, 3] h) => (y) "
+        "{ y = LSTM <hidden_size = 3, layout = 1> (x, w, r, , , h) }"
+    )
+    assert [f"{each.left} {each.right}" for each in shapes(text, 18).equalities] == ["m b"]

@@ -29,6 +29,18 @@ CASES = {
             ),
         ),
     ),
+    "initial cells of another batch": Case(
+        "(float[n, b, 5] x, float[1, 12, 5] w, float[1, 12, 3] r, float[1, b, 3] h, float[1, m, 3] c)"
+        " => (float[A, B, C, D] y)",
+        "y = LSTM <hidden_size = 3> (x, w, r, , , h, c)",
+        (
+            (
+                "fit",
+                "at b=3, m=2, LSTM 'LSTM#0' fails: a dim of initial_c and what the input needs differ: "
+                "m is 2 and b is 3",
+            ),
+        ),
+    ),
     "as many lengths as rows": Case(
         "(float[n, b, 5] x, float[1, 9, 5] w, float[1, 9, 3] r, int32[m] k) => (float[A, B, C, D] y)",
         "y = GRU <hidden_size = 3> (x, w, r, , k)",

@@ -681,6 +681,25 @@ def test_an_output_of_another_name_is_compared_where_no_other_is_like_it() -> No
     assert found.unmatched_outputs == ()
 
 
+@pytest.mark.parametrize(
+    ("other", "of_a", "of_b"),
+    [
+        ("float[n]", "ReduceSum <keepdims = 0> (x, k)", "ReduceSum <keepdims = 0> (z, k)"),
+        ("int64[n, 4]", "Cast <to = 7> (x)", "Cast <to = 7> (z)"),
+    ],
+)
+def test_outputs_of_other_names_are_told_apart_by_dims_and_by_dtype(other: str, of_a: str, of_b: str) -> None:
+    a = model(f"g (float[n, 4] x) => (float[n, 4] y, {other} i) {{ y = Relu (x) i = {of_a} }}", k=[1])
+    b = model(f"g (float[n, 4] x) => ({other} j, float[n, 4] z) {{ z = Abs (x) j = {of_b} }}", k=[1])
+    found = compare_models(a, b)
+    assert {(each.a, each.b) for each in found.tensors if each.how == "output"} == {("y", "z"), ("i", "j")}
+
+
+def test_an_output_that_is_an_input_needs_no_comparison() -> None:
+    a = model("g (float[n, 4] x) => (float[n, 4] x, float[n, 4] y) { y = Relu (x) }")
+    assert compare_models(a, a).unmatched_outputs == ()
+
+
 def test_what_agrees_beside_outputs_that_match_none_is_no_success() -> None:
     a = model("g (float[n, 4] x) => (float[n, 4] y, float[n, 4] z) { h = Exp (x) y = Relu (h) z = Neg (h) }")
     b = model("g (float[n, 4] x) => (float[n, 4] s, float[n, 4] t) { h = Exp (x) s = Abs (h) t = Sin (h) }")

@@ -37,6 +37,12 @@ def test_dims_are_expressions_of_the_symbols_of_the_inputs() -> None:
     assert '=> (float[N,"L + M"] y) <float[N,"L + M"] both, int64[2] s> {' in found
 
 
+def test_an_output_keeps_a_name_that_dims_of_several_inputs_have() -> None:
+    outputs = "float[B, 3] v, float[B, 3] y, float[K, 3] w"
+    found = declared(f"g (float[B, 3] x, float[B, 3] z) => ({outputs}) {{ v = Neg (x) y = Neg (z) w = Abs (z) }}")
+    assert '=> (float[B,3] v, float[B,3] y, float["z.0",3] w)' in found  # z may have others than x
+
+
 def test_a_dim_that_depends_on_data_is_left_open_and_so_is_one_without_a_name() -> None:
     found = declared(
         """g (float[N, ?] x) => (float[K] y) <int64[1] all = {-1}> {
