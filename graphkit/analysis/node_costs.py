@@ -213,7 +213,7 @@ def node_costs(shapes: Shapes, sizes: Mapping[str, int], measures: Sequence[Meas
     return walk.costs
 
 
-def functions_of(model: Model) -> Mapping[tuple[str, str, str], Scope]:
+def function_scopes(model: Model) -> Mapping[tuple[str, str, str], Scope]:
     """Return the scopes of a model's functions, by domain, name and overload."""
     functions = zip(model.proto.functions, model.scopes[1:], strict=True)
     return {(function.domain, function.name, function.overload): scope for function, scope in functions}
@@ -252,7 +252,7 @@ class _Walk:
 
     def __init__(self, shapes: Shapes, sizes: Mapping[str, int], measures: Sequence[Measure]) -> None:
         self.shapes, self.sizes, self.measures = shapes, sizes, measures
-        self.functions, self.chosen = functions_of(shapes.model), chosen_branches(shapes, sizes)
+        self.functions, self.chosen = function_scopes(shapes.model), chosen_branches(shapes, sizes)
         self.running: list[Scope] = []
         self.work = 0
         self.amounts: dict[Expr, tuple[Amount, str]] = {}

@@ -13,7 +13,15 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from graphkit.analysis.node_costs import FAILURES, Amount, Choice, bytes_of, chosen_branches, functions_of, sum_amounts
+from graphkit.analysis.node_costs import (
+    FAILURES,
+    Amount,
+    Choice,
+    bytes_of,
+    chosen_branches,
+    function_scopes,
+    sum_amounts,
+)
 from graphkit.graph.dataflow import values_read
 from graphkit.graph.names import group_pairs
 from graphkit.graph.operator_traits import operator_set
@@ -127,7 +135,7 @@ class PeakMemory:
     """The peaks of a model at any sizes; what does not depend on them is found once."""
 
     def __init__(self, shapes: Shapes) -> None:
-        self.shapes, self.functions = shapes, functions_of(shapes.model)
+        self.shapes, self.functions = shapes, function_scopes(shapes.model)
         self.plans: dict[Scope, Plan] = {}
         self.expressions: dict[Value, Expr | str] = {}
 

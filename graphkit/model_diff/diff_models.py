@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from graphkit.analysis.cost_changes import BeforeAndAfter, cost_change
 from graphkit.analysis.findings import Finding
-from graphkit.analysis.node_costs import functions_of
+from graphkit.analysis.node_costs import function_scopes
 from graphkit.analysis.report import BLOCKERS, ReportOptions, judged_sections, report
 from graphkit.errors import count_things
 from graphkit.graph.declared_types import declared_type, type_text
@@ -102,7 +102,7 @@ def _opsets(imports: Any) -> dict[str, str]:
 
 def _functions(model: Model) -> dict[str, str]:
     signatures = {}
-    for key, function in zip(functions_of(model), model.proto.functions, strict=False):
+    for key, function in zip(function_scopes(model), model.proto.functions, strict=False):
         parts = [count_things(len(function.input), "input(s)"), count_things(len(function.output), "output(s)")]
         names = [*function.attribute, *(attribute.name for attribute in function.attribute_proto)]
         parts += [f"attributes {', '.join(map(as_text, names))}"] if names else []

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from msgspec import Struct, field
 
-from graphkit.analysis.node_costs import functions_of
+from graphkit.analysis.node_costs import function_scopes
 from graphkit.equivalence.check import shared_values
 from graphkit.graph.names import group_pairs
 from graphkit.graph.view import Node, Scope, Value, all_nodes
@@ -106,7 +106,7 @@ def match_nodes(a: Model, b: Model, shapes: tuple[Shapes, Shapes]) -> NodeMatchi
     for value_a, value_b in matching.interface.outputs.pairs:
         if value_a.producer is not None and value_b.producer is not None:
             matching.values.add(value_a, value_b, "name")
-    functions_a, functions_b = functions_of(a), functions_of(b)
+    functions_a, functions_b = function_scopes(a), function_scopes(b)
     functions = [GraphPair(functions_a[key], functions_b[key]) for key in functions_a if key in functions_b]
     _match_graphs(matching, [GraphPair(a.graph, b.graph), *functions])
     _match_moved(matching)

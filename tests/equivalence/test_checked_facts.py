@@ -169,19 +169,24 @@ def test_a_node_that_could_run_at_a_few_sizes_alone_is_compared_by_the_dims_that
     assert found.is_proven, found
 
 
-def test_a_node_beside_a_large_weight_is_run_where_its_sizes_are_small(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def is_large(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
+    """Return of which operators the nodes are only loaded, as it is found out."""
+    found, make = dict[str, bool](), checked_facts._small_models
+
+    def watch(claim: checked_facts._Claim, tried: Sequence[checked_facts.Sizes]) -> list[SmallModel]:
+        found[claim.node.op_type] = claim.is_large
+        return make(claim, tried)
+
+    monkeypatch.setattr(checked_facts, "_small_models", watch)
+    return found
+
+
+def test_a_node_beside_a_large_weight_is_run_where_its_sizes_are_small(is_large: dict[str, bool]) -> None:
     made = model(
         "g (int64[n, m] i) => (float[k0, k1, 64] y) { a = Gather (table, i) s = Shape (a) y = Reshape (a, s) }",
         table=np.zeros((30_000, 64)),
     )
-    is_large = dict[str, bool]()
-
-    def watch(claim: checked_facts._Claim, tried: Sequence[checked_facts.Sizes]) -> list[SmallModel]:
-        is_large[claim.node.op_type] = claim.is_large
-        return make(claim, tried)
-
-    make = checked_facts._small_models
-    monkeypatch.setattr(checked_facts, "_small_models", watch)
     forget()
     assert check_equivalence(made, fold(made).model).is_proven
     assert is_large["Gather"] is False
@@ -208,16 +213,10 @@ def test_what_onnxruntime_does_not_infer_is_run_unless_it_is_too_large(
 
 
 @pytest.mark.parametrize("has_rule", [True, False])
-def test_what_onnx_infers_of_a_node_is_not_confirmed_by_onnx(has_rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_onnx_infers_of_a_node_is_not_confirmed_by_onnx(
+    has_rule: bool, is_large: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = model("g (float[n, 1024, 1024] x) => (float[k0, k1, k2] y) { a = Neg (x) s = Shape (a) y = Reshape (a, s) }")
-    is_large = dict[str, bool]()
-
-    def watch(claim: checked_facts._Claim, tried: Sequence[checked_facts.Sizes]) -> list[SmallModel]:
-        is_large[claim.node.op_type] = claim.is_large
-        return make(claim, tried)
-
-    make = checked_facts._small_models
-    monkeypatch.setattr(checked_facts, "_small_models", watch)
     if not has_rule:
         monkeypatch.delitem(RULES, "Neg")
     forget()
