@@ -27,7 +27,7 @@ from graphkit.runtime.isolation import describe_ending
 
 __all__ = [
     "JUDGES", "Answer", "Deviation", "Judge", "PlacedNode", "Trial", "ask_judge", "find_judge", "install_judge",
-    "judges_folder", "named_judge",
+    "judge_environment", "judges_folder", "named_judge",
 ]  # fmt: skip
 
 ADAPTERS = Path(__file__).parent / "adapters"
@@ -36,6 +36,7 @@ LONGEST = 1 << 26  # characters of an answer
 SWIFTSHADER = Path("/usr/lib/chromium")  # where Debian keeps a software adapter for WebGPU
 LAST = 300  # characters of what a judge said last
 OWN_ENDINGS = (0, 1, 2)  # exit codes of a script that ends by itself
+PIP_INSTALL = ("-m", "pip", "install", "--no-compile", "--disable-pip-version-check")
 AT_ONCE = 100  # models of a process: Qualcomm's compiler takes longer and longer
 
 
@@ -49,7 +50,7 @@ class Judge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     megabytes: int  # of the environment, about
     says: str  # what it answers
     adapter: str = "ask_provider.py"  # the script that asks it, which gets the name
-    is_alone: bool = False  # whether pip installs the compiler without what it asks for, which the other packages are
+    alone: tuple[str, ...] = ()  # those of the packages that pip installs without what they ask for
 
     @property
     def folder(self) -> Path:
@@ -177,11 +178,11 @@ def install_judge(name: str, python: str = sys.executable) -> Judge:
     try:
         with made_folder(folder.parent), tempfile.TemporaryDirectory(prefix=".graphkit-", dir=folder.parent) as work:
             new = Path(work, "new")
-            pip = [str(new / judge.python.relative_to(folder)), "-m", "pip", "install", "--disable-pip-version-check"]
+            pip = [str(new / judge.python.relative_to(folder)), *PIP_INSTALL]
             _run_step(folder, [python, "-m", "venv", str(new)])
-            _run_step(folder, [*pip, *judge.packages[judge.is_alone :]])
-            if judge.is_alone:
-                _run_step(folder, [*pip, "--no-deps", judge.packages[0]])
+            _run_step(folder, [*pip, *(each for each in judge.packages if each not in judge.alone)])
+            if judge.alone:
+                _run_step(folder, [*pip, "--no-deps", *judge.alone])
             for path in Path(pip[0]).parent.iterdir():  # programs, whose first line says where their Python is
                 if not path.is_symlink() and (old := os.fsencode(new)) in (content := path.read_bytes()):
                     path.write_bytes(content.replace(old, os.fsencode(folder)))
@@ -243,7 +244,7 @@ def _ask_process(words: Sequence[str], questions: Sequence[dict[str, str]], seco
         for number, question in enumerate(questions):
             paths.write(f"{json.dumps({'number': number, **question})}\n")
         paths.seek(0)
-        env = _environment()
+        env = judge_environment()
         process = subprocess.Popen(
             words, stdin=paths, stdout=subprocess.PIPE, stderr=said, env=env, encoding="utf-8", errors="replace"
         )
@@ -288,7 +289,7 @@ def _read_answer(line: str, number: int) -> Answer:
     return Answer(error=f"what it answers is not understood: {why}", is_answered=False) if why else answer
 
 
-def _environment() -> dict[str, str]:
+def judge_environment() -> dict[str, str]:
     """Return the environment of a compiler, with a software adapter for WebGPU where there is one."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     driver = SWIFTSHADER / "vk_swiftshader_icd.json"

@@ -500,8 +500,7 @@ def _join_targets(path: Path, file: _Together) -> Target:
             raise _target_error(path, "together", f"'{name:.40}' is no other target", hint)
     others = tuple(map(_built_in, file.together))
     if joint := [member.name for member in others if member.others]:
-        problem = f"'{joint[0]}' is made of others itself"
-        raise _target_error(path, "together", problem, "name these")
+        raise _target_error(path, "together", f"'{joint[0]}' is made of others itself", "name these")
 
     def name_source(target: Target, source: Source) -> Source:
         return replace(source, key=f"{target.name}: {source.key}")
@@ -559,5 +558,4 @@ def _onnx_operators() -> frozenset[str]:
 def _onnx_dtypes() -> frozenset[str]:
     from onnx import TensorProto
 
-    dtypes: Any = TensorProto.DataType.values()
-    return frozenset(dtype_name(dtype) for dtype in dtypes)
+    return frozenset(map(dtype_name, TensorProto.DataType.values()))

@@ -17,7 +17,18 @@ import graphkit.judges
 from graphkit.deploy.lower_report import Judgement, Judgements, judge_models
 from graphkit.errors import OutputError, UsageError
 from graphkit.examples import resolve
-from graphkit.judges import JUDGES, Answer, Deviation, Judge, Trial, ask_judge, find_judge, install_judge, judges_folder
+from graphkit.judges import (
+    JUDGES,
+    PIP_INSTALL,
+    Answer,
+    Deviation,
+    Judge,
+    Trial,
+    ask_judge,
+    find_judge,
+    install_judge,
+    judges_folder,
+)
 
 Run = Callable[..., tuple[object, str, str]]
 TAKEN = '{"number": NUMBER, "nodes": [{"name": "a", "op": "Add", "on": "device"}], "partitions": 1, "seconds": 0.5}'
@@ -250,9 +261,16 @@ def test_a_compiler_that_asks_for_too_old_packages_is_installed_without_them(
 ) -> None:
     monkeypatch.setenv("GRAPHKIT_JUDGES", str(tmp_path / "judges"))
     install_judge("rknn", str(fake_python(tmp_path, "rknn_toolkit2-9")))
-    others, compiler = (line.split()[3:] for line in (tmp_path / "said").read_text().splitlines())
-    assert others[1:] == list(JUDGES["rknn"].packages[1:])
-    assert compiler[1:] == ["--no-deps", JUDGES["rknn"].packages[0]]
+    said = [line.split() for line in (tmp_path / "said").read_text().splitlines()]
+    others, compiler = (words[len(PIP_INSTALL) :] for words in said)
+    assert others == list(JUDGES["rknn"].packages[1:])
+    assert compiler == ["--no-deps", JUDGES["rknn"].packages[0]]
+
+
+def test_no_judge_has_two_builds_of_tensorflow() -> None:
+    """Its packages ask for one of their own, which would be written over the other, in 1 GB more."""
+    assert {each.partition("==")[0] for each in JUDGES["vela"].alone} == {"onnx2tf", "tf_keras"}
+    assert all(set(judge.alone) <= set(judge.packages) for judge in JUDGES.values())
 
 
 def ask_installed(name: str) -> Judge:
