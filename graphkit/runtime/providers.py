@@ -32,7 +32,7 @@ class KnownProvider(NamedTuple):
         module: Of the wheel, where it is a plug-in; "" where it is built into that package's onnxruntime.
         needs: What must be there besides.
         is_coarse: Whether it may compute float32 with ten or eleven bits of precision, as float16 and TF32 have.
-        defaults: Options without which it does not start: the wheel's function that returns the value of each.
+        defaults: Options that it needs: the kind of device, "" for any; name; value, or the wheel's function for it.
     """
 
     name: str
@@ -42,7 +42,7 @@ class KnownProvider(NamedTuple):
     module: str = ""
     needs: str = ""
     is_coarse: bool = False
-    defaults: tuple[tuple[str, str], ...] = ()
+    defaults: tuple[tuple[str, str, str], ...] = ()
 
 
 GPU, NO_GPU = "onnxruntime-gpu", "ORT_WEBGPU_EP_ALLOW_SOFTWARE_ADAPTER=1 where it has no GPU"
@@ -58,10 +58,11 @@ KNOWN_PROVIDERS = (
     KnownProvider("vitisai", "VitisAIExecutionProvider", "AMD's NPUs", "",
         needs="AMD's Ryzen AI software", is_coarse=True),
     KnownProvider("openvino", "OpenVINOExecutionProvider", "Intel's CPUs, GPUs and NPUs",
-        "onnxruntime-ep-openvino", "onnxruntime_ep_openvino", is_coarse=True),
+        "onnxruntime-ep-openvino", "onnxruntime_ep_openvino", is_coarse=True,
+        defaults=(("CPU", "load_config", '{"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}'),)),  # not bfloat16
     KnownProvider("qnn", "QNNExecutionProvider", "Qualcomm's NPUs and GPUs", "onnxruntime-qnn", "onnxruntime_qnn",
         needs="Qualcomm's terms of use, that you accept", is_coarse=True,
-        defaults=(("backend_path", "get_qnn_htp_path"),)),
+        defaults=(("", "backend_path", "get_qnn_htp_path"),)),
     KnownProvider("webgpu", "WebGpuExecutionProvider", "GPUs", "onnxruntime-ep-webgpu", "onnxruntime_ep_webgpu",
         needs=f"a driver for Vulkan, Metal or DirectX; {NO_GPU}"),
 )  # fmt: skip
@@ -197,14 +198,16 @@ def add_provider(options: SessionOptions, provider: Provider) -> list[Any]:
         version = onnxruntime.__version__
         raise ProviderError(f"onnxruntime {version} takes no plug-ins - pip install --upgrade onnxruntime")
     plug_in = _register_plug_in(known)
-    settings = {key: str(getattr(plug_in, function)()) for key, function in known.defaults} | dict(provider.options)
-    kind = settings.pop("device", "").upper()
+    kind = provider.options.get("device", "").upper()
     devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == known.runtime_name]
     chosen = [device for device in devices if kind in ("", device.device.type.name)]
     if not chosen:
         there = ", ".join(sorted({device.device.type.name.lower() for device in devices})) or "no device"
         hint = f"it needs {known.needs}" if known.needs else "see whether the driver of the device is installed"
         raise ProviderError(f"provider '{known.name}' finds {there} here{f', no {kind.lower()}' * bool(kind)} - {hint}")
+    defaults = [default for default in known.defaults if default[0] in ("", chosen[0].device.type.name)]
+    settings = {key: str(getattr(plug_in, text)()) if text.isidentifier() else text for _, key, text in defaults}
+    settings |= {key: value for key, value in provider.options.items() if key != "device"}
     options.add_provider_for_devices(chosen[:1], settings)
     return []
 

@@ -9,7 +9,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 from rewriting import model_of
 
 from graphkit.errors import ModelError
-from graphkit.runtime import session
+from graphkit.runtime import providers, session
 from graphkit.runtime.onnxruntime_loader import device_memories, open_model
 from graphkit.runtime.providers import (
     KNOWN_PROVIDERS,
@@ -65,6 +65,38 @@ def test_each_known_provider_is_one_of_onnxruntimes_and_says_how_to_install_it()
 def test_the_cpu_is_in_every_onnxruntime() -> None:
     check_provider(Provider())
     assert add_provider(onnxruntime.SessionOptions(), Provider()) == [find_provider("cpu").runtime_name]
+
+
+F32, BF16 = ({"load_config": f'{{"CPU": {{"INFERENCE_PRECISION_HINT": "{name}"}}}}'} for name in ("f32", "bf16"))
+
+
+@pytest.mark.parametrize(
+    ("written", "given"),
+    [
+        (Provider("openvino"), F32),
+        (Provider("openvino", {"device": "cpu", "cache_dir": "c"}), {**F32, "cache_dir": "c"}),
+        (Provider("openvino", BF16), BF16),
+        (
+            Provider("openvino", {"device": "npu"}),
+            {},
+        ),  # which asks for an entry of its own where there is one of another
+        (Provider("qnn", {"device": "npu"}), {"backend_path": "/libQnnHtp.so"}),
+    ],
+)
+def test_openvino_computes_in_float32_on_a_processor_that_has_bfloat16_too(
+    written: Provider, given: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [SimpleNamespace(ep_name=find_provider(written.name).runtime_name) for _ in range(2)]
+    for device, kind in zip(found, ("CPU", "NPU"), strict=True):
+        device.device = SimpleNamespace(type=SimpleNamespace(name=kind))
+    plug_in = SimpleNamespace(get_qnn_htp_path=lambda: "/libQnnHtp.so")
+    monkeypatch.setattr(providers, "check_provider", lambda _: None)
+    monkeypatch.setattr(providers, "_register_plug_in", lambda _: plug_in)
+    monkeypatch.setattr(onnxruntime, "get_ep_devices", lambda: found)
+    seen = list[object]()
+    options = SimpleNamespace(add_provider_for_devices=lambda devices, settings: seen.append((devices, settings)))
+    assert add_provider(options, written) == []
+    assert seen == [([found[written.options.get("device") == "npu"]], given)]
 
 
 @pytest.mark.parametrize("kind", [Session, IsolatedSession])

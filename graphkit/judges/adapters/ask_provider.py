@@ -20,6 +20,7 @@ import onnxruntime
 MODULES = {"qnn": "onnxruntime_qnn", "webgpu": "onnxruntime_ep_webgpu", "openvino": "onnxruntime_ep_openvino"}
 HTP = {"htp_arch": "73", "soc_model": "43", "enable_htp_fp16_precision": "1"}  # of a Snapdragon 8 Gen 2
 REFUSAL = re.compile(r"Node name: (\S*) Node index: \d+\s*\n\s*REASON : ([^\n]*)")  # in the log of QNN
+FLOAT32 = {"load_config": '{"CPU": {"INFERENCE_PRECISION_HINT": "f32"}}'}  # not bfloat16, where there is that
 WEIGHTS_APART = {"file_name": "weights", "min_size_in_bytes": "64"}  # of a file that is read for its nodes
 LONGEST = 300  # characters of a reason
 
@@ -37,11 +38,11 @@ def start(judge: str, lines: Any, *, as_it_is: bool) -> Any:
     onnxruntime.register_execution_provider_library(judge, module.get_library_path())
     names = (judge, module.get_ep_name())
     devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name in names]
-    if judge == "openvino":
-        devices = [device for device in devices if device.ep_metadata.get("ov_device", "CPU") == "CPU"]
+    devices = [device for device in devices if device.ep_metadata.get("ov_device", "CPU") == "CPU"]  # of OpenVINO
     if not devices:
         sys.exit("the provider finds no device on this machine")
-    options = {"backend_path": module.get_qnn_htp_path(), **HTP} if judge == "qnn" else {}
+    htp = {"backend_path": module.get_qnn_htp_path(), **HTP} if judge == "qnn" else {}
+    options = htp or {"openvino": FLOAT32}.get(judge, {})
 
     def ask(model: str, read_log: Any, question: Mapping[str, str]) -> dict[str, Any]:
         answer, session = ask_model(model, judge, devices[:1], options, as_it_is=as_it_is)
