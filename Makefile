@@ -2,8 +2,9 @@
 # make test                  set up an environment, run the tests
 # make test-slow             run those that repeat them on larger models and on all cases (PART=N: a tenth of them)
 # make browser-test          try the page of a report in a Chromium, where one is on PATH
+# make judge-test            install the judges of open source into .judges, ask them whether small lowered models run there whole
 # make check                 format, lint, types and tests, as CI does
-# make npu-gate              install the judge vela (Python 3.11, 2.6 GB), ask it and others whether lowered models run on an NPU
+# make npu-gate              install the judge vela (Python 3.11, 1.8 GB), ask it and others whether lowered models run on an NPU
 # make reports               write the example reports in reports/ anew
 # make docs                  build the site of docs/ into docs/_build, every warning an error
 # make environment           install at once what tests, browser tests and docs need
@@ -13,22 +14,27 @@ PYTHON ?= python3
 VENV ?= .venv
 MODEL ?= example:merged-decoder
 NPU_PYTHON ?= python3.11
+JUDGES ?= $(CURDIR)/.judges
 BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: report test test-slow browser-test check format lint types reports docs release-check npu-gate environment clean
+.PHONY: report test test-slow browser-test judge-test check format lint types reports docs release-check npu-gate environment clean
 
 report: $(VENV)/.runtime
 	$(BIN)/graphkit report $(MODEL)
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n logical --dist worksteal --ignore tests/browser
+	$(BIN)/python -m pytest -n logical --dist worksteal --ignore tests/browser --ignore tests/compilers
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -n logical --dist loadfile -m slow $(if $(PART),--part $(PART))
 
 browser-test: $(VENV)/.browser
 	$(BIN)/python -m pytest -n logical --dist loadfile tests/browser
+
+judge-test: $(VENV)/.dev
+	GRAPHKIT_JUDGES=$(JUDGES) $(BIN)/python tests/compilers/install_judges.py
+	GRAPHKIT_JUDGES=$(JUDGES) $(BIN)/python -m pytest -n logical --dist worksteal -rs tests/compilers
 
 check: format lint types test test-slow
 

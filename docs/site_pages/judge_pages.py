@@ -12,7 +12,7 @@ INDEX = """# Judges
 
 A judge is a compiler that says where it would place the nodes of a model. Each has an environment of its own, which
 `graphkit judges install NAME` makes in the user's cache, or in the folder that `GRAPHKIT_JUDGES` names. Nothing of a
-compiler ships with graphkit.
+compiler ships with graphkit. Its own tests ask those of open source at each change: `webgpu`, `openvino` and `vela`.
 
 """
 
