@@ -300,6 +300,7 @@ AXIOMS: tuple[Axiom, ...] = (
     Axiom.of("split", "Split", cutting.cut_part),
     Axiom.of("gather one", "Gather", cutting.gather_one),
     Axiom.of("lookup", "Gather", flat.look_up_rows),
+    Axiom.of("grid", "GatherND", cutting.read_box),
     Axiom.of("concat", "Concat", join_parts),
     Axiom.of("cast", "Cast", drop_cast),
     Axiom.of("count", "Range", cutting.count_up),

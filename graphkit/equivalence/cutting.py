@@ -10,8 +10,9 @@ import numpy as np
 from graphkit.equivalence.application import Application, Result
 from graphkit.equivalence.movement import Movement, is_within
 from graphkit.equivalence.terms import Term, without_reshape
+from graphkit.ops.indexing import slice_length
 from graphkit.ops.rule_context import UnknownError
-from graphkit.ops.tensor import Dims, dims_product
+from graphkit.ops.tensor import dims_product
 from graphkit.shapes import Expr, const, lower, upper
 
 ZERO, ONE = const(0), const(1)
@@ -228,7 +229,7 @@ def write_box(app: Application) -> Result:
     grid, count = indices.shape[:-1], indices.shape[-1].constant
     if count is None or count != len(grid) or updates.dims != (*grid, *data.shape[count:]):
         return "it writes no box"
-    parts = _index_parts(app, indices, grid)
+    parts = _index_parts(app, indices, count)
     if parts is None:
         return "its indices are not joined of one for each axis"
     box = list[tuple[Expr, Expr]]()
@@ -237,6 +238,43 @@ def write_box(app: Application) -> Result:
             return f"its indices along axis {axis} do not count up"
         box.append((start + data.shape[axis] if upper(start + length) <= 0 else start, length))
     return _write_into(app, data, updates, box)
+
+
+def read_box(app: Application) -> Result:
+    """Read a box as a cut that ends where its data does: it runs where that is all of the box, or this is empty."""
+    if isinstance(found := find_read(app), str):
+        return found
+    term = app.operand(0)
+    for axis, (start, length, _) in enumerate(found):
+        term = app.tools.movement.slice(term, axis, start, length)
+    return app.tools.movement.reshape(term, app.shape)
+
+
+def find_read(app: Application) -> list[tuple[Expr, Expr, Expr]] | str:
+    """Return where a GatherND of a box starts along each axis, how much is there and how much it reads, or why not."""
+    data, indices = app.operand(0), app.operand(1)
+    if not indices.shape or (count := indices.shape[-1].constant) is None or app.attr("batch_dims", 0):
+        return "how many axes its indices are for is not known"
+    grid, parts, last = indices.shape[:-1], _index_parts(app, indices, count), -1
+    if parts is None:
+        return "its indices are not joined of one for each axis"
+    box = list[tuple[Expr, Expr, Expr]]()
+    for axis, (part, dim) in enumerate(zip(parts, data.shape, strict=False)):
+        source = app.tools.movement.without_expand(part)
+        long = [at for at, size in enumerate(source.shape) if size != 1]
+        own = long[0] if len(long) == 1 else last
+        start = _start_along(app, part, own) if long else next(iter(app.elements_of(source) or ()), None)
+        length = grid[own] if long else ONE
+        if start is None or len(long) > 1 or (long and own <= last):
+            return f"its indices along axis {axis} do not count up"
+        start, last = start + dim if upper(start + length) <= 0 and lower(length) > 0 else start, own
+        there = slice_length(dim, start, start + length, ONE)
+        if there is None or not is_within(start, there, dim):
+            return f"whether it starts in {dim} depends on sizes"
+        box.append((start, there, length))
+    if dims_product([length for *_, length in box]) != dims_product(grid):
+        return "its indices name an element more than once"
+    return box
 
 
 def write_range(app: Application) -> Result:
@@ -258,17 +296,17 @@ def write_range(app: Application) -> Result:
     return _write_into(app, data, updates, box)
 
 
-def _index_parts(app: Application, indices: Term, grid: Dims) -> list[Term] | None:
-    move, constants = app.tools.movement, app.tools.constants
-    if len(grid) == 1:
+def _index_parts(app: Application, indices: Term, count: int) -> list[Term] | None:
+    move, constants, grid = app.tools.movement, app.tools.constants, indices.shape[:-1]
+    if count == 1:
         return [move.reshape(indices, grid)]
     if indices.is_constant:
         array = constants.array(indices)
         if array is None:
             return None
-        return [constants.of_array(np.ascontiguousarray(array[..., axis]), indices.dtype) for axis in range(len(grid))]
+        return [constants.of_array(np.ascontiguousarray(array[..., axis]), indices.dtype) for axis in range(count)]
     joined = move.joined_parts(indices)
-    if joined is None or [part.dims for part in joined[1]] != [(*grid, ONE)] * len(grid):
+    if joined is None or [part.dims for part in joined[1]] != [(*grid, ONE)] * count:
         return None
     return [move.reshape(part, grid) for part in joined[1]]
 

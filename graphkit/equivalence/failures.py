@@ -332,7 +332,11 @@ def _failure_keys(run: Run, *, is_original: bool) -> Iterator[object]:
         yield _failure_kind(replace(app, args=args))
     with suppress(UnknownError):
         if op == "Reshape" and copies_zeros(app, app.operand(0).shape) and (is_original or _says_its_dims(app)):
-            yield op, app.operand(0).shape, app.shape
+            yield op, dims_product(app.operand(0).shape), dims_product(app.shape)
+        if op == "GatherND" and is_original and not isinstance(box := cutting.find_read(app), str):
+            rest = app.operand(0).shape[len(box) :]  # it runs where all that it reads is there, or nothing is read
+            there, read = zip(*(ends[1:] for ends in box), strict=True)
+            yield "Reshape", dims_product((*there, *rest)), dims_product((*read, *rest))
 
 
 def _says_its_dims(app: Application) -> bool:

@@ -27,7 +27,7 @@ from graphkit.passes.shapes.simplify_reshape import (
     MergeChains,
     MoveReshapeBeforeTranspose,
 )
-from graphkit.passes.shapes.simplify_scatter import MORE_NODES, SimplifyScatter
+from graphkit.passes.shapes.simplify_scatter import MORE_NODES, SimplifyGather, SimplifyScatter
 from graphkit.passes.shapes.simplify_slice import CanonicalizeSlice, DropEmptyParts, MergeConcats, MergeSlices
 from graphkit.rewrite import Outcome, Rewrite, run_to_fixpoint
 from graphkit.rewrite.base import PassChange
@@ -46,6 +46,7 @@ FOLDING: tuple[type[Rewrite], ...] = (
     CanonicalizeExpand,
     CanonicalizeSlice,
     SimplifyScatter,
+    SimplifyGather,
     MergeChains,
     MoveReshapeBeforeTranspose,
     MergeConcats,

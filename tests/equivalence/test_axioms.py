@@ -208,6 +208,13 @@ CASES = (
          "e = Slice (x, i1, far, i0) y = Concat <axis = 0> (c, e)",
          "(T[3, 6] x, T[1, 2] u) => (T[k, l] y)", dtypes=("float", "int64", "double", "bool"),
          constants={"ends": np.array([[-2, -1]]), "minus2": np.array([-2])}),
+    Case("grid", HOW + "w = Neg (x) y = GatherND (w, at)", "y = Neg (x)",
+         "(T[past_b, past_s] x) => (T[k, l] y)", dtypes=("float", "int64", "double")),
+    Case("grid", HOW + "y = GatherND (u, at)", GRID + "e = Concat <axis = 0> (b, s) c = Slice (u, zeros, e, both) "
+         "y = Reshape (c, e)", "(T[past_b, past_s] x, T[past_n, past_m] u) => (T[k, l] y)",
+         dtypes=("float", "int64", "double", "bool"), constants={"zeros": np.array([0, 0]), "both": np.array([0, 1])}),
+    Case("grid", SLOTS + "at = Unsqueeze (r, i1) y = GatherND (d, at)", "y = Identity (g)",
+         TWO, dtypes=("float", "int64", "double", "bool")),
     Case("tensor scatter", ROW + "w = TensorScatter <axis = 1> (d0, u0, p) y = Squeeze (w, i0)",
          "y = Concat <axis = 0> (x, u)", TWO, opset=24),
     Case("tensor scatter", ROW + "w = TensorScatter <axis = 1> (d0, u0) y = Squeeze (w, i0)",

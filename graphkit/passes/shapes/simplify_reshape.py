@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from graphkit.graph.new_nodes import RESHAPE_SINCE, make_reshape
 from graphkit.graph.operator_traits import RESHAPING, UNARY, broadcasts_inputs
 from graphkit.graph.view import Node, Value, follow_chain
-from graphkit.ops.tensor import Dims, dims_product
+from graphkit.ops.tensor import Dims, dims_product, is_known
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, attributes_of
 from graphkit.shapes import Expr, lower, symbol
 from graphkit.symbolic.expr import Atom, TooComplexError
@@ -45,9 +45,11 @@ def open_spec(before: Sequence[Expr], after: Dims) -> tuple[Expr | int, ...]:
     for position in unclear:
         try:
             others = dims_product(after[:position] + after[position + 1 :])
-        except TooComplexError:
+            total = dims_product(before)  # of what a Slice cuts, it may be less than it would be if the model ran
+            is_left = not is_known(total) or total == others * after[position] or total // others == after[position]
+        except (TooComplexError, ZeroDivisionError):
             continue
-        if lower(others) >= 1:
+        if lower(others) >= 1 and is_left:
             spec[position] = -1
             break
     return tuple(spec)
@@ -188,13 +190,13 @@ def _spell_chain(editor: Editor, node: Node, source: Value, made: Sequence[Value
     if spec is not None and _runs_where_chain_does(editor, spec, made):
         return editor.make_reshape(source, spec, out.name, node)
     for op_type, few, many in (("Unsqueeze", before, after), ("Squeeze", after, before)):
-        if axes := _inserted_axes(few, many):
+        if axes := inserted_axes(few, many):
             numbered = editor.make_numbered(node, op_type, source, axes, f"{out.name}_axes")
             return replace(numbered, outputs=[out.name], like=node)
     return None
 
 
-def _inserted_axes(few: Dims, many: Dims) -> list[int]:
+def inserted_axes(few: Dims, many: Dims) -> list[int]:
     """Return which axes of 1 dims have that others lack, none where they are not the same otherwise."""
     axes, rest = list[int](), list(few)
     for axis, dim in enumerate(many):

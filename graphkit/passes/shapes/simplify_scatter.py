@@ -1,4 +1,4 @@
-"""Replace the Scatter of an assignment by its updates, by a Concat of slices, or by a Where."""
+"""Replace the Scatter of an assignment by updates, a Concat of slices or a Where; a lookup by a grid by a Slice."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from graphkit.graph.declared_types import shape_text
 from graphkit.graph.new_nodes import make_concat, make_reshape, make_slice
 from graphkit.graph.view import Node, Value, walk_breadth_first
 from graphkit.ops.elementwise_and_reduction import NO_WHERE
+from graphkit.ops.indexing import slice_length
 from graphkit.ops.tensor import Dims
 from graphkit.ops.value_ranges import Affine, ValueRangeAnalysis
-from graphkit.passes.shapes.simplify_reshape import reshape_spec
+from graphkit.passes.shapes.simplify_reshape import inserted_axes, reshape_spec
 from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, Rewrite
 from graphkit.shapes import Expr, Shapes, const, lower, upper
 from graphkit.symbolic.expr import Call
@@ -66,25 +67,28 @@ class Box(Struct, frozen=True):
 
 
 def find_box(shapes: Shapes, ranges: ValueRangeAnalysis, node: Node) -> Box:
-    """Return where a Scatter without reduction writes; MatchFailure for no box, or what is not known."""
-    data, indices, updates = (node.input(index) for index in range(3))
+    """Return where a Scatter without reduction writes, or a GatherND reads; MatchFailure for no box, or unknowns."""
+    is_read = node.is_op("GatherND")
+    data, indices, updates = node.input(0), node.input(1), node.result() if is_read else node.input(2)
     if data is None or indices is None or updates is None:
         raise MatchFailure("an input is missing")
     reduction = node.attr("reduction", "none")
     if reduction not in ("", "none"):
         raise MatchFailure(f"its reduction is '{reduction}'")
     dims = _known_dims(shapes, data)
-    parts = ranges.components(indices) if node.is_op("ScatterND") else None
+    parts = ranges.components(indices) if node.is_op("ScatterND", "GatherND") else None
     along, axis = ranges.affine(indices) if parts is None else None, node.axis(len(dims))
     if node.is_op("ScatterElements") and along is not None and axis is not None and len(along.dims) == len(dims):
-        units = [[const(int(row == column)) for column in range(len(dims))] for row in range(len(dims))]
-        coordinates = [Affine.of(along.dims, const(0), unit) for unit in units]  # of the update itself
+        coordinates = _coordinates(along.dims)  # of the update itself
         parts = (*coordinates[:axis], along, *coordinates[axis + 1 :])
+    elif parts:
+        parts = (*_coordinates(parts[0].dims)[: node.attr("batch_dims", 0)], *parts)
     if not parts or len(parts) > len(dims):
         raise MatchFailure("its indices are not known to be consecutive")
     grid, rest = parts[0].dims, dims[len(parts) :]
     if _known_dims(shapes, updates) != grid + rest:
-        raise MatchFailure(f"its updates are {shapes[updates]}, its indices are for {shape_text(grid + rest)}")
+        what = "results" if is_read else "updates"
+        raise MatchFailure(f"its {what} are {shapes[updates]}, its indices are for {shape_text(grid + rest)}")
     axes = _index_coordinates(parts, grid)
     sizes = tuple(const(1) if axis is None else grid[axis] for axis in axes) + rest
     starts = [part.start for part in parts] + [const(0)] * len(rest)
@@ -95,6 +99,12 @@ def find_box(shapes: Shapes, ranges: ValueRangeAnalysis, node: Node) -> Box:
                 raise MatchFailure("its indices may be negative")
             starts[place] = start + dims[place]
     return Box(dims, tuple(starts), sizes)
+
+
+def _coordinates(dims: Dims) -> list[Affine]:
+    """Return for each axis where along it an element is."""
+    axes = range(len(dims))
+    return [Affine.of(dims, const(0), [const(int(axis == other)) for other in axes]) for axis in axes]
 
 
 def _known_dims(shapes: Shapes, value: Value) -> Dims:
@@ -114,9 +124,9 @@ def _index_coordinates(parts: tuple[Affine, ...], grid: Dims) -> list[int | None
         axes += moving or [None]
     used = [axis for axis in axes if axis is not None]
     if used != sorted(set(used)):
-        raise MatchFailure("its indices are in another order than its updates")
+        raise MatchFailure("its indices are in another order than the axes")
     if any(dim != 1 and axis not in used for axis, dim in enumerate(grid)):
-        raise MatchFailure("it may write an element more than once")
+        raise MatchFailure("its indices may name an element more than once")
     return axes
 
 
@@ -178,7 +188,7 @@ class SimplifyScatter(Rewrite):
                 box, out = find_box(editor.shapes, ranges, node), node.result()
                 updates, spec = _read_updates(editor, node, box)
                 if box.partial:
-                    plan = _Plan(editor, node, box)
+                    plan = BoxPlan(editor, node, box)
                     bounds = [plan.bounds(axis) for axis in box.partial]
                     source: NodeInput = updates
                     if spec:
@@ -191,14 +201,49 @@ class SimplifyScatter(Rewrite):
                 else:
                     editor.bypass(node, updates)
                 editor.note("Scatter(s) of a whole tensor replaced by the updates")
-        if self.sparing and not _is_worth_it(editor, planned):  # not all at once, which may share nodes: each that is
-            more = [node for node, nodes in planned.items() if not _is_worth_it(editor, {node: nodes})]
-            for node in more:
-                editor.decline(node, MORE_NODES)
-                del planned[node]
-        for node, nodes in planned.items():
-            editor.replace(node, *nodes)
-            editor.note("Scatter(s) of a range replaced by Concats of slices")
+        replace_planned(editor, planned, "Scatter(s) of a range replaced by Concats of slices", sparing=self.sparing)
+
+
+class SimplifyGather(Rewrite):
+    """Replace a GatherND that reads a range along each axis by the Slice of it, or by its data where it reads all.
+
+    A mask is exported so: each element is looked up by its row and its column, which come from Range, Expand and
+    Concat. Where its data may end before a range does, a Reshape has the sizes of the ranges: a Slice stops there, and
+    the GatherND does not run. Legality: each index increases by one along one axis of the indices, and each axis serves
+    one index, in order; the sign of each index is known, and each bound, as in simplify-scatter; nodes do not increase.
+
+    Before:
+
+        agraph (float[N, 8] x, float[M] z) => (float[M, 8] y) <int64 zero = {0}, int64 one = {1}, int64[1] i = {1}> {
+            ends = Shape (z)
+            m = Squeeze (ends)
+            range = Range (zero, m, one)
+            at = Unsqueeze (range, i)
+            y = GatherND (x, at)
+        }
+
+    After:
+
+        agraph (float[N, 8] x, float[M] z) => (float[M, 8] y) <int64[1] y_starts = {0}> {
+            ends = Shape (z)
+            y_part = Slice (x, y_starts, ends, y_starts)
+            y_sizes = Concat <axis = 0> (ends, y_starts)
+            y = Reshape (y_part, y_sizes)
+        }
+    """
+
+    def edit(self, editor: Editor) -> None:
+        ranges = ValueRangeAnalysis(editor.shapes.model, editor.shapes.__getitem__)
+        planned: dict[Node, Sequence[NewNode]] = {}
+        for node in editor.nodes("GatherND"):
+            with editor.matching(node):
+                box = find_box(editor.shapes, ranges, node)
+                if not box.partial and editor.shapes[node.result()].dims == box.sizes:
+                    editor.bypass(node, node.operand(0))
+                    editor.note("lookup(s) of a whole tensor replaced by it")
+                else:
+                    planned[node] = BoxPlan(editor, node, box).read()
+        replace_planned(editor, planned, "lookup(s) by a grid of indices replaced by Slices", sparing=True)
 
 
 def _read_updates(editor: Editor, node: Node, box: Box) -> tuple[Value, Sequence[int]]:
@@ -209,6 +254,17 @@ def _read_updates(editor: Editor, node: Node, box: Box) -> tuple[Value, Sequence
     if spec is None:
         raise MatchFailure(f"its updates are {editor.shapes[updates]}, which no constant Reshape makes the box")
     return updates, spec
+
+
+def replace_planned(editor: Editor, planned: Planned, change: str, *, sparing: bool) -> None:
+    """Put nodes in the place of others; if sparing, only where they are no more than those that go."""
+    is_all = not sparing or _is_worth_it(editor, planned)  # at once, for they may share nodes
+    for node, nodes in planned.items():
+        if is_all or _is_worth_it(editor, {node: nodes}):
+            editor.replace(node, *nodes)
+            editor.note(change)
+        else:
+            editor.decline(node, MORE_NODES)
 
 
 def _is_worth_it(editor: Editor, planned: Planned) -> bool:
@@ -228,12 +284,13 @@ class _Range(Struct, frozen=True):
     end: Bound
 
 
-class _Plan(Builder):
-    """The nodes that take the place of a Scatter which writes a box that is not all of its data."""
+class BoxPlan(Builder):
+    """The nodes that take the place of one that writes or reads a box which is not all of its data."""
 
     def __init__(self, editor: Editor, node: Node, box: Box) -> None:
         super().__init__(editor, node)
         self.box = box
+        self._lists: dict[tuple[Bound, ...], NodeInput] = {}
 
     def bounds(self, axis: int) -> _Range:
         """Return where the box lies along an axis.
@@ -244,7 +301,7 @@ class _Plan(Builder):
         start, size, dim = self.box.starts[axis], self.box.sizes[axis], self.box.dims[axis]
         end = start + size
         others = (size for place, size in enumerate(self.box.sizes) if place != axis)
-        if lower(dim - end) < 0 and any(lower(size) < 1 for size in others):
+        if not self.node.is_op("GatherND") and lower(dim - end) < 0 and any(lower(size) < 1 for size in others):
             raise MatchFailure("it may write nothing, past the end of its data")
         return _Range(axis, self._bound(start, dim), INT64_MAX if lower(end - dim) >= 0 else self._bound(end, dim))
 
@@ -256,19 +313,63 @@ class _Plan(Builder):
             return at.constant
         if from_end is not None and from_end < 0:
             return from_end
-        holder = self._holder(at) if lower(at) >= 0 else None
-        if holder is None:
-            raise MatchFailure(f"no tensor that its indices are made of holds {at}, where its box starts or ends")
-        return holder
+        return self._held(at)
 
-    def _holder(self, number: Expr) -> Value | None:
-        """Return a tensor of one int64, among those that the indices are made of, that is a number."""
-        indices = self.node.input(1)
-        for value in walk_breadth_first([indices] if indices is not None else [], lambda each: each.sources):
+    def _held(self, number: Expr) -> Bound:
+        """Return a number, or a tensor of one int64, among those that the indices are made of, that holds it."""
+        if number.constant is not None:
+            return number.constant
+
+        def holds(value: Value) -> bool:
             tensor = self.editor.shapes[value]
-            if tensor.dtype == TensorProto.INT64 and tensor.is_shape_like and tensor.elements == (number,):
-                return value
-        return None
+            return tensor.dtype == TensorProto.INT64 and tensor.is_shape_like and tensor.elements == (number,)
+
+        for value in walk_breadth_first(self.node.operands[1:2], lambda each: each.sources):
+            if holds(value) and lower(number) >= 0:
+                return next((each for each in value.sources if each is not None and holds(each)), value)  # a list
+        raise MatchFailure(f"no tensor that its indices are made of holds {number}, where its box starts or ends")
+
+    def read(self) -> list[NewNode]:
+        """Return the nodes that cut the box out: a Slice, a Reshape where data may end before, one to other dims."""
+        box = self.box
+        source: NodeInput = self.node.inputs[0]
+        cut: list[Expr | None] = [*box.dims]
+        parts = [self.bounds(axis) for axis in box.partial]
+        for part in parts:
+            start = box.starts[part.axis]
+            pairs = (part.start, start), (part.end, start + box.sizes[part.axis])
+            first, last = (Expr.of(bound) if isinstance(bound, int) else known for bound, known in pairs)
+            cut[part.axis] = slice_length(box.dims[part.axis], first, last, const(1))
+        if parts:
+            starts, ends = [part.start for part in parts], [part.end for part in parts]
+            lists = self._list(starts, "starts"), self._list(ends, "ends"), self.integers(box.partial, "axes")
+            source = self.append(make_slice(source, *lists), "part")
+        if tuple(cut) != box.sizes:
+            sizes = [0 if size == dim else self._held(size) for size, dim in zip(box.sizes, cut, strict=True)]
+            source = self.append(make_reshape(source, self._list(sizes, "sizes")), "box")
+        if (dims := _known_dims(self.editor.shapes, self.node.result())) != box.sizes:
+            self.append(self._reshape(source, box.sizes, dims))
+        return self.finish()
+
+    def _reshape(self, source: NodeInput, before: Dims, dims: Dims) -> NewNode:
+        if axes := inserted_axes(before, dims):
+            return self.editor.make_numbered(self.node, "Unsqueeze", source, axes, f"{self.label}_axes")
+        if (spec := reshape_spec(before, dims)) is None:
+            raise MatchFailure(f"no constant Reshape gives its result, {shape_text(dims)}")
+        return make_reshape(source, self.integers(spec, "shape"))
+
+    def _list(self, bounds: Sequence[Bound], role: str) -> NodeInput:
+        """Return a tensor of numbers, those of other tensors joined."""
+        key, numbers = tuple(bounds), [bound for bound in bounds if isinstance(bound, int)]
+        if key not in self._lists and len(numbers) == len(bounds):
+            self._lists[key] = self.integers(numbers, role)
+        elif key not in self._lists and len(bounds) > 1:
+            self._lists[key] = self.append(make_concat([self._list([bound], role) for bound in bounds], 0), role)
+        elif key not in self._lists and isinstance(bound := bounds[0], Value):
+            is_list = self.editor.shapes[bound].rank == 1
+            one = make_reshape(bound, "" if is_list else self.editor.integers([1], "one"))
+            self._lists[key] = bound if is_list else self.append(one, role)
+        return self._lists[key]
 
     def concat(self, data: NodeInput, updates: NodeInput, ranges: Sequence[_Range]) -> str:
         """Concatenate the data before the box, the box and the data after it along the first axis of these."""
@@ -286,14 +387,7 @@ class _Plan(Builder):
 
     def _slice(self, data: NodeInput, role: str, part: _Range) -> str:
         bounds: dict[str, Bound] = {"start": part.start, "end": part.end, "axis": part.axis}
-        inputs: list[NodeInput] = []
-        for name, bound in bounds.items():
-            if isinstance(bound, int):
-                inputs.append(self.integers([bound], f"{role}_{name}"))
-            elif self.editor.shapes[bound].rank == 1:
-                inputs.append(bound)
-            else:
-                inputs.append(self.append(make_reshape(bound, self.editor.integers([1], "one")), "bound"))
+        inputs = [self._list([bound], f"{role}_{name}") for name, bound in bounds.items()]
         return self.append(make_slice(data, *inputs), role)
 
 

@@ -188,7 +188,7 @@ def test_what_the_indices_were_made_of_is_gone() -> None:
     [
         (("backwards",), "L", "its indices do not go up by one along one axis"),
         (("every other",), "L", "its indices do not go up by one along one axis"),
-        (("twice",), "L", "it may write an element more than once"),
+        (("twice",), "L", "its indices may name an element more than once"),
         (("around the end",), "L", "its indices may be negative"),
         (("last",), "past_L", "its indices may be negative"),
         (("first two",), "past_L", "it may write nothing, past the end of its data"),
@@ -207,7 +207,7 @@ def test_what_is_no_range_stays(kinds: tuple[str, ...], length: str, reason: str
 
 def test_indices_in_another_order_than_the_updates_stay() -> None:
     (declined,) = SimplifyScatter().run(assignment("first two", "all", transposed=True)).declined
-    assert declined.reason == "its indices are in another order than its updates"
+    assert declined.reason == "its indices are in another order than the axes"
 
 
 # Indices that are constants
@@ -334,7 +334,7 @@ def test_it_says_why_a_scatter_stays(scatter: str, updates: str, at: object, rea
 def test_a_diagonal_stays() -> None:
     diagonal = text("ScatterND (x, at, u)", "float[2, 2]", "float[2]", "float[2, 2]")
     (declined,) = SimplifyScatter().run(model_of(diagonal, at=[[0, 0], [1, 1]])).declined
-    assert declined.reason == "its indices are in another order than its updates"
+    assert declined.reason == "its indices are in another order than the axes"
 
 
 def test_data_of_unknown_rank_stays() -> None:
