@@ -19,6 +19,7 @@ from graphkit.graph.roles import MASKS, Role, Roles, dim_at
 from graphkit.graph.view import Node, Scope, Value, walk_breadth_first
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, Table, table
+from graphkit.shapes.infer import infer
 
 # Meanings of the usual names; a doc string in the model goes before.
 MEANINGS = {
@@ -65,6 +66,8 @@ FAULTS = {  # the kind of finding, its place, its sentence; how to export anew b
     "tokens": ("frozen-size", "{token}", f"every run reads exactly {{token}}{EXAMPLE}",
         "with explicit dynamic_shapes; a model that is unrolled over its tokens has to read them one at a time",
         "with a dynamic dim for the tokens"),
+    "loop": ("frozen-size", "at most {token}", "a loop is unrolled as in the example: past {token} numbers are wrong",
+        "from an example with as many chunks as your prompts have", "with the loop as an operator"),
     "source": ("frozen-size", "a source of {size}", f"every source has exactly {{size}} positions{EXAMPLE}",
         "with a cache that grows, or pad each source to this length", "with a dynamic dim for the source"),
     "mask": ("frozen-size", "a mask of {size}", f"the mask has exactly {{size}} places{EXAMPLE}",
@@ -273,7 +276,7 @@ def frozen_sizes(model: ModelLike) -> FrozenSizes:
     The size of a picture is fixed on purpose, and so are those of a model of which every size is.
     """
     model = as_model(model)
-    finders = _frozen_pasts, _lost_writes, _frozen_batch, _frozen_lengths, _missing_mask
+    finders = _frozen_pasts, _lost_writes, _frozen_batch, _frozen_lengths, _unrolled_loops, _missing_mask
     return FrozenSizes(tuple(_describe(model, *row) for find in finders for row in find(model)))
 
 
@@ -404,6 +407,17 @@ def _frozen_lengths(model: Model) -> Iterator[Row]:
         is_open = _is_name(value, -1) or any(isinstance(length, str) for length in lengths)
         if is_open and size not in (0, 1, *lengths) and (size in cross or size not in slots):
             yield "source" if size in cross else "mask", size, [value]
+
+
+def _unrolled_loops(model: Model) -> Iterator[Row]:
+    """Yield up to how many tokens the numbers of chunks inside are what they were in the example."""
+    shapes, tokens = infer(model), model.roles.all("tokens", "embeddings")[:1]
+    name = str(dim_at(tokens[0], 1)) if tokens else ""
+    values = (value for value in model.graph.values.values() if name and value.kind == "node")
+    pairs = {pair for each in values for pair in zip(declared_dims(each) or (), shapes[each].dims or (), strict=False)}
+    counts = [(n, dim) for n, dim in pairs if isinstance(n, int) and n and "//" in str(dim) and dim.symbols == {name}]
+    if most := [t for t in range(1, 1 << 13) if counts and all(dim.evaluate({name: t}) == n for n, dim in counts)]:
+        yield "loop", most[-1], [*tokens]
 
 
 def _missing_mask(model: Model) -> Iterator[Row]:

@@ -255,3 +255,20 @@ def test_another_batch_than_that_of_the_export_is_refused(tmp_path: Path) -> Non
     folder = unpacked_export("llava-one", tmp_path)
     with pytest.raises(UsageError, match=r"every run takes exactly 1 row, .* give --batch 1, or export it anew from"):
         bundle_folder(folder, tmp_path / "bundle", BundleOptions(batch=2))
+
+
+@pytest.mark.parametrize(("declared", "rows"), [(1, ["at most 4 tokens"]), (2, ["at most 8 tokens"]), ("c", [])])
+def test_a_loop_over_chunks_that_is_unrolled_is_named_with_the_tokens_that_it_is_right_for(
+    declared: int | str, rows: list[str]
+) -> None:
+    """Transformers 5 unrolls the loop of a linear attention: past the chunks of the example, positions stay zeros."""
+    chunks = (
+        "s = Shape<start = 1>(input_ids)  more = Add(s, three)  count = Div(more, four)  zeros = Expand(zero, count)"
+    )
+    proto = proto_of(
+        f"(int64[b, s] input_ids, {MASK}, {OPEN}) => (float[b, s, 9] logits, float[b, 1, t, 8] present_0_key, "
+        f"float[c] sum) {{ {ROW} {GROWS} {chunks}  sum = Neg(zeros) }}",
+        **CONSTANTS, three=np.array([3]), four=np.array([4]), zero=np.float32(0),
+    )  # fmt: skip
+    proto.graph.value_info.append(onnx.helper.make_tensor_value_info("zeros", onnx.TensorProto.FLOAT, [declared]))
+    assert found(Model.from_proto(proto)) == [("frozen-size", where) for where in rows]

@@ -68,27 +68,26 @@ class Box(Struct, frozen=True):
 
 def find_box(shapes: Shapes, ranges: ValueRangeAnalysis, node: Node) -> Box:
     """Return where a Scatter without reduction writes, or a GatherND reads; MatchFailure for no box, or unknowns."""
-    is_read = node.is_op("GatherND")
-    data, indices, updates = node.input(0), node.input(1), node.result() if is_read else node.input(2)
+    data, indices, updates = (*node.inputs[:2], node.result() if node.is_op("GatherND") else node.input(2))
     if data is None or indices is None or updates is None:
         raise MatchFailure("an input is missing")
     reduction = node.attr("reduction", "none")
     if reduction not in ("", "none"):
         raise MatchFailure(f"its reduction is '{reduction}'")
+    if node.attr("batch_dims", 0):
+        raise MatchFailure("its rows are looked up in a batch each")
     dims = _known_dims(shapes, data)
     parts = ranges.components(indices) if node.is_op("ScatterND", "GatherND") else None
     along, axis = ranges.affine(indices) if parts is None else None, node.axis(len(dims))
     if node.is_op("ScatterElements") and along is not None and axis is not None and len(along.dims) == len(dims):
-        coordinates = _coordinates(along.dims)  # of the update itself
+        units = [[const(int(row == column)) for column in range(len(dims))] for row in range(len(dims))]
+        coordinates = [Affine.of(along.dims, const(0), unit) for unit in units]  # of the update itself
         parts = (*coordinates[:axis], along, *coordinates[axis + 1 :])
-    elif parts:
-        parts = (*_coordinates(parts[0].dims)[: node.attr("batch_dims", 0)], *parts)
     if not parts or len(parts) > len(dims):
         raise MatchFailure("its indices are not known to be consecutive")
     grid, rest = parts[0].dims, dims[len(parts) :]
     if _known_dims(shapes, updates) != grid + rest:
-        what = "results" if is_read else "updates"
-        raise MatchFailure(f"its {what} are {shapes[updates]}, its indices are for {shape_text(grid + rest)}")
+        raise MatchFailure(f"its elements are {shapes[updates]}, its indices are for {shape_text(grid + rest)}")
     axes = _index_coordinates(parts, grid)
     sizes = tuple(const(1) if axis is None else grid[axis] for axis in axes) + rest
     starts = [part.start for part in parts] + [const(0)] * len(rest)
@@ -99,12 +98,6 @@ def find_box(shapes: Shapes, ranges: ValueRangeAnalysis, node: Node) -> Box:
                 raise MatchFailure("its indices may be negative")
             starts[place] = start + dims[place]
     return Box(dims, tuple(starts), sizes)
-
-
-def _coordinates(dims: Dims) -> list[Affine]:
-    """Return for each axis where along it an element is."""
-    axes = range(len(dims))
-    return [Affine.of(dims, const(0), [const(int(axis == other)) for other in axes]) for axis in axes]
 
 
 def _known_dims(shapes: Shapes, value: Value) -> Dims:
@@ -336,9 +329,9 @@ class BoxPlan(Builder):
         cut: list[Expr | None] = [*box.dims]
         parts = [self.bounds(axis) for axis in box.partial]
         for part in parts:
-            start = box.starts[part.axis]
-            pairs = (part.start, start), (part.end, start + box.sizes[part.axis])
-            first, last = (Expr.of(bound) if isinstance(bound, int) else known for bound, known in pairs)
+            known = box.starts[part.axis], box.starts[part.axis] + box.sizes[part.axis]
+            pairs = zip((part.start, part.end), known, strict=True)
+            first, last = (Expr.of(bound) if isinstance(bound, int) else expr for bound, expr in pairs)
             cut[part.axis] = slice_length(box.dims[part.axis], first, last, const(1))
         if parts:
             starts, ends = [part.start for part in parts], [part.end for part in parts]
