@@ -198,8 +198,7 @@ def compare(
         facts.append(structs.replace(facts_of(model, made, verdict.faults), stem=stems[model.label]))
         made[VERDICT.name] = replace(verdict, commands=model_steps(facts[-1]))
     reports = tuple(shown_report(model, options, made) for model, made in parts)
-    shared = shared_bytes([model for model, _ in parts])
-    comparison = Comparison(rows, together, reports, (), tuple(failures), shared)
+    comparison = Comparison(rows, together, reports, (), tuple(failures), shared_bytes([model for model, _ in parts]))
     if any(finding.kind == "fit" for finding in comparison.found()):
         return comparison
     folders = group_pairs((each.model.path and each.model.path.parent, each) for each in facts)

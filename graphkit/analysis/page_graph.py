@@ -60,8 +60,7 @@ class PageSizes(Struct, frozen=True):
         typical = TypicalSizes(shapes.model, AS_DECLARED, shapes)
         if costs is None:
             linked = {name: size for name, dim in links.items() if (size := _evaluate_at(dim, sizes)) is not None}
-            known = {**typical.sizes, **sizes, **linked}
-            return cls(shapes, known, frozenset(fixed), typical.legal, links)
+            return cls(shapes, {**typical.sizes, **sizes, **linked}, frozenset(fixed), typical.legal, links)
         cost_sizes = dict(costs.sizes)
         return cls(shapes, cost_sizes, frozenset(cost_sizes) - set(costs.assumed), typical.legal)
 

@@ -214,8 +214,7 @@ class Report(Judged):
         return tuple(dict.fromkeys(finding.text for finding in self.found() if finding.is_fault))
 
     def to_dict(self) -> dict[str, object]:
-        sections = {name: section.to_dict() for name, section in self.sections.items()}
-        return {"model": self.model, "sections": sections}
+        return {"model": self.model, "sections": {name: section.to_dict() for name, section in self.sections.items()}}
 
     @property
     def reports(self) -> tuple[Report, ...]:

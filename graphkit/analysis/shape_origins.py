@@ -236,8 +236,7 @@ def _draw_cone(title: str, consumer: Node, name: str, shapes: ShapeTensors) -> D
             nodes.append((ids[item], label, role))
         return ids[item]
 
-    target = vertex(consumer, f"{consumer.op_type} {consumer.label}", "consumer")
-    todo = [(_value_read(consumer, name), target)]
+    todo = [(_value_read(consumer, name), vertex(consumer, f"{consumer.op_type} {consumer.label}", "consumer"))]
     for value, below in todo:
         if value is None:
             continue

@@ -392,8 +392,7 @@ def _is_in_a_file(tensor: onnx.TensorProto) -> bool:
 
 
 def _quantization_styles(operators: tuple[OperatorCount, ...]) -> tuple[str, ...]:
-    present = {o.op for o in operators}
-    left_out = "dequantised weights" if "QuantizeLinear" in present else "QDQ"
+    left_out = "dequantised weights" if "QuantizeLinear" in {o.op for o in operators} else "QDQ"
     styles = []
     for style, ops in QUANTIZED.items():
         if style == left_out:

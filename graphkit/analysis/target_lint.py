@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from math import isfinite
+from string import ascii_letters
 from typing import Any, Literal, NamedTuple, get_args
 
 from msgspec import Struct
@@ -15,7 +16,14 @@ from onnx import AttributeProto, TensorProto
 
 from graphkit.dtypes import dtype_name
 from graphkit.graph.declared_types import Dim
-from graphkit.graph.operator_traits import NORMALIZATIONS, RANDOM, SKIP_NORMALIZATIONS, operator_schema, value_inputs
+from graphkit.graph.operator_traits import (
+    NORMALIZATIONS,
+    RANDOM,
+    RESHAPING,
+    SKIP_NORMALIZATIONS,
+    operator_schema,
+    value_inputs,
+)
 from graphkit.graph.uses import find_lookups, table_entries
 from graphkit.graph.view import Node, Value, all_nodes, as_text, attribute_value
 from graphkit.ops.elementwise_and_reduction import NO_WHERE
@@ -89,10 +97,8 @@ QUANTISED = (  # products, whose second input is the weight
 REMEDIES: tuple[Remedy, ...] = (
     Remedy("operator", "", "extract-embedding", _looks_tokens_up),
     Remedy("operator", "", "extract-host-values", _rests_on_hosted),
-    Remedy("operator", "Gather", "extract-embedding", _looks_up),
-    Remedy("operator", "GatherND", "extract-embedding", _looks_up),
-    Remedy("operator", "Gather", "gather-to-slice", _second_is_static),
-    Remedy("operator", "GatherND", "gather-to-slice", _second_is_static),
+    *(Remedy("operator", operator, "extract-embedding", _looks_up) for operator in ("Gather", "GatherND")),
+    *(Remedy("operator", operator, "gather-to-slice", _second_is_static) for operator in ("Gather", "GatherND")),
     Remedy("operator", "Where", "masked-fill-to-add", _fills_from_data),
     Remedy("operator", "Where", "where-to-arithmetic"),
     Remedy("operator", "IsNaN", "masked-fill-to-add", _guards_softmax),
@@ -101,8 +107,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("operator", "Einsum", "einsum-to-matmul"),
     Remedy("operator", "Trilu", "tril-to-constant"),
     Remedy("operator", "Expand", "expand-to-broadcast"),
-    Remedy("operator", "Erf", "gelu-to-tanh"),
-    Remedy("operator", "Gelu", "gelu-to-tanh"),
+    *(Remedy("operator", operator, "gelu-to-tanh") for operator in ("Erf", "Gelu")),
     Remedy("operator", "Cast", "cast-int64-away", lambda _, node: node.attr("to", 0) == TensorProto.INT64),
     *(Remedy("operator", operator, "layer-norm-to-primitives") for operator in NORMALIZATIONS | SKIP_NORMALIZATIONS),
     Remedy("operator", "Neg", "neg-to-mul"),
@@ -200,7 +205,7 @@ class Lint:
         reads = value_inputs(node)  # as a shape, which is no data
         inputs = [value for index, value in enumerate(node.inputs) if value is not None and index not in reads]
         values = list(dict.fromkeys([*node.results, *inputs]))
-        yield from self._rank(node, values)
+        yield from self._rank(node, values) if not said.bounds_rank else ()
         yield from self._dims(node, values)
         yield from self._dtypes(node, values)
 
@@ -215,10 +220,8 @@ class Lint:
             yield self._obstacle(node, "rank", f"rank {ranks[highest]}", reason, highest), True
             return
         if not self.target.needs_static_shapes:  # which says more of a tensor of unknown rank
-            for value in values:
-                if value not in ranks:
-                    yield self._obstacle(node, "rank", "unknown rank", self.shapes.reason(value), value), False
-                    return
+            for value in [each for each in values if each not in ranks][:1]:
+                yield self._obstacle(node, "rank", "unknown rank", self.shapes.reason(value), value), False
 
     def _dims(self, node: Node, values: list[Value]) -> Iterator[tuple[Obstacle, bool]]:
         if self.target.static_shapes is None or not self.target.needs_static_shapes:
@@ -313,6 +316,7 @@ class Ruling(NamedTuple):
 
     verdict: Verdict
     reason: str
+    bounds_rank: bool = False  # whether it says how many axes are too many, whatever the target does
 
 
 def rule_node(node: Node, target: Target, observe: Callable[[], Observation]) -> Ruling:
@@ -332,9 +336,9 @@ def _by_fact(fact: Fact, observe: Callable[[], Observation]) -> Ruling:
     note = f"{fact.note} ({fact.source.key})" if fact.note else fact.source.key
     if fact.condition == ANYTHING:
         return Ruling(fact.verdict, note)
-    held = [condition.holds(observe()) for condition in (fact.condition, *fact.alternatives)]
+    held = {condition.holds(observe()): condition for condition in (*fact.alternatives[::-1], fact.condition)}
     if True in held:
-        return Ruling("allowed", note)
+        return Ruling("allowed", note, held[True].max_rank is not None)
     if None in held:
         return Ruling("unknown", f"taken with {fact.conditions} only, which is not known here ({fact.source.key})")
     return Ruling("refused", f"taken with {fact.conditions} only ({fact.source.key})")
@@ -362,7 +366,11 @@ def observe_node(node: Node, shapes: Shapes) -> Observation:
     formal = formal_node(node.op_type, opset, node.domain)
     attributes, values = dict(formal.defaults), dict[str, int | float | None]()
     for name, attribute in node.attributes.items():
-        if (number := plain_attribute(attribute)) is not None:
+        if name == "equation":
+            text = "".join(as_text(attribute.s).split())
+            order = "".join(dict.fromkeys(filter(str.isalpha, text)))
+            attributes[name] = text.translate(str.maketrans(order, ascii_letters[: len(order)]))
+        elif (number := plain_attribute(attribute)) is not None:
             attributes[name] = number
         elif attribute.ints or attribute.floats:
             values[name] = _same_number(attribute.ints or attribute.floats)
@@ -386,12 +394,13 @@ def observe_node(node: Node, shapes: Shapes) -> Observation:
     given = [value for value in node.results if value in node.scope.outputs]
     ends = [shapes.dims(value) for value in (*node.inputs[:1], *node.outputs[:1])]
     readers = {reader.operator for value in node.results for reader, _ in value.consumers}
+    rank = max((tensor.rank for tensor in tensors if tensor.rank is not None), default=0)
     return Observation(
         op=node.operator,
         since=formal.since or opset,
         dtypes=dtypes,
         constant=tuple(constant),
-        rank=max((tensor.rank for tensor in tensors if tensor.rank is not None), default=0),
+        rank=rank,
         attributes=attributes,
         is_dynamic=any(tensor.sizes() is None for tensor in tensors),
         opset=node.scope.opset(),
@@ -401,7 +410,25 @@ def observe_node(node: Node, shapes: Shapes) -> Observation:
         producers=producers,
         given=tuple(_dtype_of(value, shapes) for value in given),
         has_every_rank=all(tensor.rank is not None for tensor in tensors),
+        unit_stays=_keeps_unit(node, rank, shapes),
     )
+
+
+def _keeps_unit(node: Node, rank: int, shapes: Shapes) -> bool:
+    """Whether it is in a chain of three, around a Transpose of its rank that leaves an axis of 1; the last reshapes."""
+    made = [value.producer for value in node.inputs[:1] if value is not None]
+    for middle in (node, *made, *(reader for value in node.results for reader, _ in value.consumers)):
+        if middle is not None and middle.is_op("Transpose"):
+            source, result = middle.operand(0), middle.result()
+            chain = [source.producer, middle, *(reader for reader, _ in result.consumers)]
+            is_alone = len(chain) == 3 and len(source.consumers) == 1 and not {source, result} & {*node.scope.outputs}
+            sizes = shapes[source].sizes() or ()
+            stays = any(
+                pair == (1, index) for index, pair in enumerate(zip(sizes, middle.attr("perm", ()) or (), strict=False))
+            )
+            if node in chain and is_alone and stays and len(sizes) == rank:
+                return chain[2] is not None and chain[2].operator in RESHAPING
+    return False
 
 
 class FormalNode(NamedTuple):

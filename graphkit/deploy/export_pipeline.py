@@ -248,8 +248,7 @@ def _has_encoder(first: Model | None, step: Model | None) -> bool:
     """Whether the first step has the encoder in it, and later ones read nothing of it but a cache and a mask."""
     if first is None or step is None or first is step or first.roles.first("encoder state") is not None:
         return False
-    alone = drop_idle_inputs(step).roles.all("encoder state", *SOURCES)
-    return bool(first.roles.all(*SOURCES)) and not alone
+    return bool(first.roles.all(*SOURCES)) and not drop_idle_inputs(step).roles.all("encoder state", *SOURCES)
 
 
 def changed_by(pipeline: Pipeline, rewrite: Rewrite) -> Pipeline:

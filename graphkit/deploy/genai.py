@@ -129,8 +129,7 @@ def genai_folder(
     contents["genai_config.json"] = f"{json.dumps(config, indent=2)}\n".encode()
     proof = None
     if draft.pair is not None and options.verify:
-        told = RewriteProofOptions(limits=options.limits)
-        proof = verify_extract(*draft.pair, options=told, progress=progress)
+        proof = verify_extract(*draft.pair, options=RewriteProofOptions(limits=options.limits), progress=progress)
     progress("writing")
     with made_folder(output):
         saved = save_models(
@@ -141,8 +140,7 @@ def genai_folder(
             overwrite=options.overwrite,
         )
     files = tuple(file.name for file in saved)
-    kind = str(draft.sections["type"])
-    return GenaiReport(name_of(path), kind, files, tuple(notes), proof)
+    return GenaiReport(name_of(path), str(draft.sections["type"]), files, tuple(notes), proof)
 
 
 class _Draft(NamedTuple):

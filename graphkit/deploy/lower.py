@@ -611,8 +611,7 @@ def _ask_round(models: Models, judges: Sequence[str], seconds: float, progress: 
     judgements, left, (parts, weights) = [], Counter[tuple[str, str, str]](), models
     with tempfile.TemporaryDirectory(prefix="graphkit-") as name:
         paths = [Path(name) / part.method.file for part in parts]
-        files = dict(zip(paths, (part.model for part in parts), strict=True))
-        save_models(files, weights=weights, data_name=DATA)
+        save_models(dict(zip(paths, (part.model for part in parts), strict=True)), weights=weights, data_name=DATA)
         for judge in judges:
             progress(f"asking {judge}")
             answers = ask_judge(find_judge(judge), paths, seconds=seconds, trials=[Trial()] * len(paths))

@@ -132,8 +132,7 @@ class _Lowering:
 
     @property
     def is_decoder(self) -> bool:
-        roles = self.original.roles
-        return bool(roles.pasts) or is_step(self.original)
+        return bool(self.original.roles.pasts) or is_step(self.original)
 
     def count_slots(self) -> None:
         """Let positions and masks of a static cache follow from how many slots are in use."""

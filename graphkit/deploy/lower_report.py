@@ -241,8 +241,7 @@ def judge_models(command: str, models: Sequence[Path], seconds: float = JUDGE_SE
     """
     words = judge_words(command)
     if not words:
-        trials = [Trial()] * len(models)
-        answers = ask_judge(find_judge(command), models, seconds=seconds, trials=trials)
+        answers = ask_judge(find_judge(command), models, seconds=seconds, trials=[Trial()] * len(models))
         yield from (Judgement.of(model.name, command, answer) for model, answer in zip(models, answers, strict=True))
         return
     for model in models:

@@ -274,8 +274,7 @@ def largest_score(parts: Sequence[Lowered], folder: Path) -> float | None:
     tokens = rng.integers(0, vocabulary_size(contract), max(contract.sizes["source"], steps)).tolist()
     given = [port for method in contract.methods for port in method.inputs if port.kind == "user"]
     user = {port.name: rng.normal(0, 1, port.shape).astype(port.dtype) for port in given}
-    source = [tokens[: contract.sizes["source"]]] * host.batch if contract.takes_text else ()
-    host.start(source, user)
+    host.start([tokens[: contract.sizes["source"]]] * host.batch if contract.takes_text else (), user)
     for token in tokens[:steps]:
         host.step([token] * host.batch)
     return runs.largest

@@ -171,8 +171,7 @@ class BundleDraft(Struct, frozen=True, eq=False):
 def bundle_again(export: BundleExport, used: BundledWith, *, limits: Limits = DEFAULT_LIMITS) -> BundleDraft:
     """Make the methods of an export once more, with the options that a contract records; nothing is written."""
     given = {name: value for name, value in vars(used).items() if value is not None}
-    options = BundleOptions(**{**given, "dims": tuple(used.dims.items())}, limits=limits)
-    return _draft_bundle(export, options)
+    return _draft_bundle(export, BundleOptions(**{**given, "dims": tuple(used.dims.items())}, limits=limits))
 
 
 def _draft_bundle(export: BundleExport, options: BundleOptions) -> BundleDraft:

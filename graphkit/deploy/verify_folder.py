@@ -67,13 +67,11 @@ def verify_folder(
         raise UsageError("--record is for a proof on the CPU - leave out --provider, or --record")
     progress("reading")
     if (folder / BundleContract.FILE).is_file():
-        bundle = read_bundle(folder / BundleContract.FILE, altered=True)
-        return _bundle_proof(export, folder, bundle, options, progress)
+        return _bundle_proof(export, folder, read_bundle(folder / BundleContract.FILE, altered=True), options, progress)
     if not (folder / Contract.FILE).is_file():
         names = f"neither {Contract.FILE} nor {BundleContract.FILE}"
         raise UsageError(f"{folder}: has {names} - name what graphkit lower or bundle wrote")
-    contract = read_contract(folder / Contract.FILE, altered=True)
-    return _lowering_proof(export, folder, contract, options, progress)
+    return _lowering_proof(export, folder, read_contract(folder / Contract.FILE, altered=True), options, progress)
 
 
 def _prove_folder(

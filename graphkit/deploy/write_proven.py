@@ -95,8 +95,7 @@ def proof_record(
 
 def record_contract(folder: Path, contract: DeployContract, names: Iterable[str], proof: ProofRecord) -> None:
     """Write a contract with the record of the files beside it and of their proof."""
-    made = replace(contract, files=record_files(folder, names), proof=proof)
-    write_text(folder / contract.FILE, made.to_json())
+    write_text(folder / contract.FILE, replace(contract, files=record_files(folder, names), proof=proof).to_json())
 
 
 def lowering_costs(

@@ -63,8 +63,7 @@ class Judge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     @property
     def version(self) -> str:
         """The version of the compiler that is installed, "" where none is."""
-        name = self.compiler.replace("-", "_")
-        found = sorted(self.folder.glob(f"[Ll]ib/**/site-packages/{name}-*.dist-info"))
+        found = sorted(self.folder.glob(f"[Ll]ib/**/site-packages/{self.compiler.replace('-', '_')}-*.dist-info"))
         return found[0].name.removesuffix(".dist-info").rpartition("-")[2] if found and self.python.exists() else ""
 
     @property

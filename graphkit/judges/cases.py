@@ -23,10 +23,8 @@ from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.shapes import Shapes
 
 NAME = "case"  # of the node that is asked about
-DTYPES: tuple[int, ...] = tuple(
-    TensorProto.DataType.Value(name)
-    for name in ("FLOAT", "FLOAT16", "INT64", "INT32", "BOOL", "INT8", "UINT8", "DOUBLE", "BFLOAT16")
-)
+NAMES = "FLOAT FLOAT16 INT64 INT32 BOOL INT8 UINT8 DOUBLE BFLOAT16"
+DTYPES: tuple[int, ...] = tuple(map(TensorProto.DataType.Value, NAMES.split()))
 OPSETS = range(9, 29)
 MOST_BYTES = 1 << 20  # of a constant operand
 MORE_AXES = (1, 2, 3)

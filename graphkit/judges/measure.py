@@ -204,7 +204,7 @@ def _reads_symbols(of: Observation) -> bool:
 
 def _rank_lines(observations: Sequence[Observation]) -> list[str]:
     """Return the highest rank that is taken, where higher ones are refused: of what makes tensors of other ranks."""
-    movers = [each for each in observations if each.op in MOVERS] or observations
+    movers = [each for each in observations if each.op in MOVERS and not each.unit_stays] or observations
     highest = max((each.rank for each in movers if each.taken), default=0)
     is_limit = any(each.rank > highest for each in movers)
     return ["", "[max_rank]", f"value = {highest}", 'source = "measured"'] if is_limit else []
@@ -343,7 +343,7 @@ def _possible_atoms(taken: Sequence[Observation], refused: Sequence[Observation]
     """Yield what may be said of the taken ones, the plainest first."""
     names = dict.fromkeys(name for each in taken for name in each.dtypes)
     firsts = sorted({next(iter(each.dtypes.values())) for each in taken})
-    yield Atom("static")
+    yield from (Atom("static"), Atom("unit_stays"))
     yield Atom("dtypes", value=tuple(firsts))
     yield from (Atom("dtypes", value=(dtype,)) for dtype in firsts)
     for name in names:
@@ -361,6 +361,8 @@ def _possible_atoms(taken: Sequence[Observation], refused: Sequence[Observation]
     )
     yield from (Atom("planes_of", value=number) for number in PLANES)
     yield from dict.fromkeys(Atom("attributes", *pair) for each in taken for pair in each.attributes.items())
+    equations = sorted({str(each.attributes["equation"]) for each in taken if "equation" in each.attributes})
+    yield from [Atom("attributes", "equation", tuple(equations))] if equations else []
 
 
 def _as_where(atoms: Iterable[Atom]) -> Where:

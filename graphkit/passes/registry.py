@@ -222,8 +222,7 @@ def find_pass(name: str) -> type[Pass]:
 
 def pass_help(name: str) -> str:
     """Return the docstring of a pass, which says its effect, its conditions and an example, with its options."""
-    kind = find_pass(name)
-    return f"{name}\n\n{inspect.getdoc(kind)}\n"
+    return f"{name}\n\n{inspect.getdoc(find_pass(name))}\n"
 
 
 def _build_pass(step: str, options: str) -> Pass:

@@ -140,8 +140,7 @@ def find_provider(name: str) -> KnownProvider:
 
 def short_name(runtime_name: str) -> str:
     """Return our name for a provider that onnxruntime names."""
-    names = {known.runtime_name: known.name for known in KNOWN_PROVIDERS}
-    return names.get(runtime_name, runtime_name)
+    return {known.runtime_name: known.name for known in KNOWN_PROVIDERS}.get(runtime_name, runtime_name)
 
 
 def how_to_install(known: KnownProvider) -> str:

@@ -459,8 +459,7 @@ class IsolatedSession:
         self._source, self._number = source if is_here else model, next(NUMBERS)
         check_files(model)
         self._weights = sum(source_of(path).size for path in model.files)
-        spin = self._weights >= SMALL
-        self._options = {"optimize": optimize, "threads": threads, "prepack": prepack, "spin": spin}
+        self._options = {"optimize": optimize, "threads": threads, "prepack": prepack, "spin": self._weights >= SMALL}
         self._provider = provider.without_capture()
         self.placed: Mapping[str, int] = {}
         self._timeouts = self._deaths = 0

@@ -83,7 +83,7 @@ class Condition(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     constant: tuple[Text, ...] = ()
     dtypes: tuple[Text, ...] = ()
     max_rank: Number | None = None
-    attributes: Mapping[str, Text | int | float] = {}
+    attributes: Mapping[str, Text | int | float | tuple[Text, ...]] = {}
     values: Mapping[str, int | float] = {}
     producers: Mapping[str, Text] = {}
     readers: Text = ""
@@ -97,6 +97,7 @@ class Condition(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     max_version: Number | None = None
     static: bool = False
     unit_axis: bool = False
+    unit_stays: bool = False
 
     def __str__(self) -> str:
         return ", ".join(WORDS[key].format(name=name, value=_in_words(value)) for key, name, value in self.atoms)
@@ -129,7 +130,7 @@ class Observation(Struct, frozen=True):
         dtypes: Of the inputs, by name, and of the outputs; "" for an unknown one.
         constant: The inputs that are constant, once folded.
         rank: The highest rank of its tensors that is known.
-        attributes: Those with one number or text, and defaults.
+        attributes: Those with one number or text, and defaults; an equation has the letters a, b, ... in their order.
         is_dynamic: Whether dims are symbols, or not known.
         opset: That of the model.
         dims: Of the first input and the first output: sizes, None for a symbol; None for an unknown rank.
@@ -138,6 +139,7 @@ class Observation(Struct, frozen=True):
         producers: The operators that inputs come from, by their names.
         given: The dtypes of the outputs that are the model's.
         has_every_rank: Whether no rank of a tensor is unknown.
+        unit_stays: Whether it is in a chain of a node, a Transpose and one that reshapes, where an axis of 1 stays.
         taken: Whether the device runs it, None where no runtime takes the model.
         count: How many nodes it stands for.
     """
@@ -156,6 +158,7 @@ class Observation(Struct, frozen=True):
     producers: dict[str, str] = {}
     given: tuple[str, ...] = ()
     has_every_rank: bool = True
+    unit_stays: bool = False
     taken: bool | None = None
     count: int = 1
 
@@ -190,12 +193,13 @@ WORDS: Mapping[str, str] = {
     "max_version": "as of opset {value} or older",
     "static": "dims that are numbers",
     "unit_axis": "a 1 among the last three dims, and only 1 before them",
+    "unit_stays": "an axis of 1 that stays in the Transpose between a node and one that reshapes",
 }
 HOLDS: Mapping[str, Callable[[Observation, str, Any], bool | None]] = {
     "constant": lambda of, name, _: name not in of.dtypes or name in of.constant,
     "dtypes": lambda of, _, value: _is_among(next(iter(of.dtypes.values()), ""), value),  # of the first input
     "max_rank": lambda of, _, value: False if of.rank > value else of.has_every_rank or None,
-    "attributes": lambda of, name, value: of.attributes.get(name) == value,
+    "attributes": lambda of, name, value: of.attributes.get(name) in (value if isinstance(value, tuple) else (value,)),
     "values": lambda of, name, value: _has_value(of, name, value),
     "producers": lambda of, name, value: of.producers.get(name) == value,
     "readers": lambda of, _, value: of.readers == value,
@@ -209,6 +213,7 @@ HOLDS: Mapping[str, Callable[[Observation, str, Any], bool | None]] = {
     "max_version": lambda of, _, value: of.since <= value,
     "static": lambda of, *_: not of.is_dynamic,
     "unit_axis": lambda of, *_: _has_unit_axis(of.dims[0] if of.dims else None),
+    "unit_stays": lambda of, *_: of.unit_stays,
 }
 PLANES = 4  # axes of a tensor that lies in planes: of channels, and of heights and widths
 

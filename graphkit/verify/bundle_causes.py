@@ -226,8 +226,7 @@ def _calls_of(originals: Originals, contract: BundleContract, prompt: Prompt) ->
 
 def _growing_axis(step: Model, state: StateTensor) -> int:
     """Return the axis along which the export's own input grows: of a mask, that behind the rows."""
-    axes = {value.name: entry.axis for value, entry in step.roles.pasts.items()}
-    return axes.get(state.name) or 1
+    return {value.name: entry.axis for value, entry in step.roles.pasts.items()}.get(state.name) or 1
 
 
 def _exported_states(contract: BundleContract, step: Model, fed: Arrays, past: int) -> Iterator[tuple[str, np.ndarray]]:
@@ -353,6 +352,5 @@ def _with_fed_input(model: Model, places: Sequence[Place], name: str, dtype: int
     proto = copy_proto(model)
     for node, index in places:
         proto.graph.node[node].input[index] = name
-    shape = [f"{name}_{axis}" for axis in range(rank)]
-    proto.graph.input.append(helper.make_tensor_value_info(name, dtype, shape))
+    proto.graph.input.append(helper.make_tensor_value_info(name, dtype, [f"{name}_{axis}" for axis in range(rank)]))
     return model.with_proto(proto)

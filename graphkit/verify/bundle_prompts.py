@@ -74,8 +74,7 @@ class Prompt(Struct, frozen=True):
     def first_row(self) -> Prompt:
         """Return it without the other rows."""
         cut = {name: self.inputs[name].take([0], axis) for name, axis in self.row_axes.items()}
-        inputs = {**self.inputs, **cut}
-        return replace(self, tokens=self.tokens[:1], mask=self.mask[:1], inputs=inputs)
+        return replace(self, tokens=self.tokens[:1], mask=self.mask[:1], inputs={**self.inputs, **cut})
 
     def counted_logits(self, logits: np.ndarray, number: int) -> np.ndarray:
         """Return the logits of tokens that are no padding: of the prompt for number 0, else of a step after it."""
@@ -162,8 +161,7 @@ class _Maker:
             raise UsageError("the bundle has no method that starts a sequence")
         self.inputs, self.sizes, self.longest = ExportInputs(originals.models, random), contract.sizes, 0
         self.ports = [port for port in method.inputs if port.kind == "user"]
-        kinds = {port.kind for port in method.inputs}
-        self.has_mask = "mask" in kinds
+        self.has_mask = "mask" in {port.kind for port in method.inputs}
         self.tokens = next(port for port in map(partial(input_spec, method), method.inputs) if port.takes_tokens)
         shape = next(port.shape for port in method.inputs if port.kind == "tokens")
         last, self.width = shape[1], [dim for dim in shape[2:] if isinstance(dim, int)]  # the width of embeddings

@@ -69,8 +69,7 @@ class Decoder(Struct):
     def start(self, feed: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[Slot, np.ndarray]]:
         """Run the first step and return its outputs and the cache."""
         outputs = self.first_session.run(self._with_condition(feed, later=False))
-        cache = {e.slot: outputs[e.present.name] for e in self.first.roles.cache if e.present is not None}
-        return outputs, cache
+        return outputs, {e.slot: outputs[e.present.name] for e in self.first.roles.cache if e.present is not None}
 
     def step(
         self, feed: Mapping[str, np.ndarray], cache: dict[Slot, np.ndarray]
@@ -83,8 +82,7 @@ class Decoder(Struct):
         past = {value.name: cache[entry.slot] for value, entry in pasts}
         outputs = self.later_session.run(self._with_condition({**feed, **past}, later=True))
         changing = [(e.slot, e.present) for e in roles.cache if e.present is not None and e.present not in roles.empty]
-        updates = {slot: outputs[present.name] for slot, present in changing}
-        return outputs, {**cache, **updates}
+        return outputs, {**cache, **{slot: outputs[present.name] for slot, present in changing}}
 
     def _with_condition(self, feed: Mapping[str, np.ndarray], *, later: bool) -> dict[str, np.ndarray]:
         merged = self.later.roles.decoder

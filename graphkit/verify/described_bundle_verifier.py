@@ -191,8 +191,7 @@ class _Feeds:
 
 def _call_method(bundle: Bundle, method: BundleMethod, feed: Arrays) -> Arrays:
     tokens = next((p.name for p in method.inputs if p.kind == "tokens"), "")
-    others = {name: array for name, array in feed.items() if name != tokens}
-    return bundle.run(method.name, feed.get(tokens), others)
+    return bundle.run(method.name, feed.get(tokens), {name: array for name, array in feed.items() if name != tokens})
 
 
 def _method_order(bundle: Bundle) -> list[BundleMethod]:

@@ -293,6 +293,40 @@ source = "manual"
 """
 
 
+WINDOWS = """(float[{batch}, 8, 8, 8] x) => (float[n, 16, 8] y, float[a, b, c, d, e, f] z)
+    <int64[6] grid = {{{batch}, 2, 4, 2, 4, 8}}, int64[3] rows = {{-1, 16, 8}}> {{
+        [apart] r = Reshape (x, grid) [turn] t = Transpose <perm = {perm}> (r)
+        [join] y = Reshape (t, rows) z = {other} }}"""
+PERM, MOVED = "[0, 1, 3, 2, 4, 5]", "[1, 0, 3, 2, 4, 5]"
+
+
+@pytest.mark.parametrize(
+    ("batch", "perm", "other", "refused"),
+    [
+        (1, PERM, "Relu (x)", []),
+        (2, PERM, "Relu (x)", ["apart", "turn", "join"]),
+        (1, MOVED, "Relu (x)", ["apart", "turn", "join"]),
+        (1, PERM, "Identity (t)", ["apart", "turn", "join"]),  # another reads it, too
+        (1, PERM, "Identity (r)", ["apart", "turn", "join"]),
+    ],
+)
+def test_hexagon_takes_windows_of_six_axes_where_one_is_1_and_stays(  # as Qualcomm's compiler answered
+    batch: int, perm: str, other: str, refused: list[str]
+) -> None:
+    found = blockers(model_of(WINDOWS.format(batch=batch, perm=perm, other=other)), load_target("qnn-htp"))
+    assert list(dict.fromkeys(row[0] for row in rows(found) if row[0] in ("apart", "turn", "join"))) == refused
+
+
+@pytest.mark.parametrize(
+    ("equation", "is_taken"),
+    [("bhwc,hkc->bhwk", True), ("bhwc,wkc->bhwk", True), ("bhwc,khc->bhwk", False), ("bhwc,hwc->bhwc", False)],
+)
+def test_hexagon_takes_products_of_matrices_in_some_orders(equation: str, is_taken: bool) -> None:
+    text = f"""(float[1, 4, 4, 8] x, float[4, 4, 8] w) => (float[a, b, c, d] y) {{
+        y = Einsum <equation = "{equation}"> (x, w) }}"""
+    assert [row[2] for row in rows(blockers(model_of(text), load_target("qnn-htp")))] == ["Einsum"] * (not is_taken)
+
+
 @pytest.mark.parametrize(
     ("dims", "is_taken"),
     [("1, 1, 8, 16", True), ("1, 8, 1, 16", True), ("1, 8, 8, 16", False), ("2, 1, 8, 16", False),

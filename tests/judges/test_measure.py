@@ -128,6 +128,11 @@ def seen(op: str = "Op", taken: bool = True, **fields: object) -> Observation:
             [seen(dims=((1, 64), (1, 2, 1, 8))), seen(dims=((1, 64), (1, 4, 1, 4)), taken=False)],
             ({"planes_of": 8},),
         ),
+        ([seen(rank=6, unit_stays=True), seen(rank=6, taken=False)], ({"unit_stays": True},)),
+        (
+            [seen(attributes={"equation": eq}, taken=eq != "ab->a") for eq in ("ab,bc->ac", "ab,cb->ac", "ab->a")],
+            ({"attributes": {"equation": ("ab,bc->ac", "ab,cb->ac")}},),
+        ),
     ],
 )
 def test_the_condition_is_what_tells_the_taken_ones_apart(
@@ -147,6 +152,16 @@ def test_axes_that_are_an_attribute_are_told_apart_as_those_that_are_an_input() 
     assert (fact.conditions, fact.wrong) == (({"values": {"axes": 1}},), 0)
     held = [convert(fact.conditions[0], Condition).holds(each) for each in nodes]  # as a report reads it
     assert held == [True, False, False]
+
+
+def test_equations_of_other_letters_are_one() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g (float[1, 2, 3, 4] x, float[2, 5, 4] w)
+    => (float[a, b, c, d] y) {{ y = Einsum <equation = "{equation}"> (x, w) }}"""
+    seen = [
+        observed(onnx.parser.parse_model(text.format(equation=each)))
+        for each in ("bhwc, hkc -> bhwk", "ABCD,BED->ABCE")
+    ]
+    assert [each.attributes["equation"] for each in seen] == ["abcd,bed->abce"] * 2
 
 
 def test_each_condition_of_a_target_file_has_its_words_and_its_meaning() -> None:

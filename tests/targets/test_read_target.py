@@ -179,8 +179,8 @@ WRONG = {
     + "where = { colour = 3 }": "operators.facts[0].where: Object contains unknown field `colour` - correct it",
     OWN + FACT.replace("allowed", "refused") + "where = { max_rank = 3 }": "operators.facts[0].where: only an operator "
     'that is allowed has a condition - take it out, or write is = "allowed"',
-    OWN + FACT + "where = { attributes = { axis = [1] } }": "operators.facts[0].where.attributes.axis: Expected "
-    "`int | float | str`, got `array` - correct it",
+    OWN + FACT + "where = { attributes = { axis = [1] } }": "operators.facts[0].where.attributes.axis[0]: "
+    "Expected `str`, got `int` - correct it",
     OWN + FACT + "where = { dtypes = ['int65'] }": "operators.facts[0].where: 'int65' is no dtype of ONNX - write such "
     "as float32 or int64",
     OWN + "[dtypes]\nfacts = [3]": "dtypes.facts[0]: Expected `object`, got `int` - correct it",

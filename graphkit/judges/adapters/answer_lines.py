@@ -76,8 +76,7 @@ def try_model(model: str, question: Mapping[str, str], start: Callable[[], Run])
     if "feeds" not in question:
         return {}
     try:
-        feeds = read_feeds(model, question)
-        return {"numbers": compare_outputs(question.get("reference") or model, feeds, start())}
+        return {"numbers": compare_outputs(question.get("reference") or model, read_feeds(model, question), start())}
     except Exception as error:  # whatever a simulator raises
         return {"no_numbers": str(error)[:LONGEST] or type(error).__name__}
 

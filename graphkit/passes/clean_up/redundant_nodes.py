@@ -176,8 +176,7 @@ def _node_key(editor: Editor, node: Node) -> Key | None:
     attributes = tuple(sorted(map(_attribute_key, node.proto.attribute))) if node.proto.attribute else ()
     if any(not text for _, text in attributes):
         return None
-    outputs = tuple(value is None for value in node.outputs)
-    return (node.domain, node.op_type, inputs, attributes, outputs)
+    return (node.domain, node.op_type, inputs, attributes, tuple(value is None for value in node.outputs))
 
 
 def _attribute_key(attribute: onnx.AttributeProto) -> tuple[str, bytes]:

@@ -430,8 +430,7 @@ def _cast_before(editor: Editor, node: Node) -> None:
     first = casts[0].outputs[0]
     if first is None or any(cast.outputs[0] is None for cast in casts):
         return
-    moved = NewNode(node.op_type, inputs, [first.name], attributes_of(node), like=node)
-    editor.replace(casts[0], *made, moved)
+    editor.replace(casts[0], *made, NewNode(node.op_type, inputs, [first.name], attributes_of(node), like=node))
     for cast in casts[1:]:
         editor.bypass(cast, first)
     editor.note("Cast(s) from int64 moved before what moves the data")

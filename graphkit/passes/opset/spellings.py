@@ -181,8 +181,7 @@ def _asymmetric_resize(draft: Draft) -> None:
         larger = draft.name("larger")
         growing = draft.editor.constant(np.maximum(array, np.float32(1)), "resize_scales")
         draft.before.append(NewNode("Resize", [*draft.inputs[:2], growing], [larger], dict(draft.attributes)))
-        shrinking = draft.editor.constant(np.minimum(array, np.float32(1)), "resize_scales")
-        draft.inputs = [larger, roi, shrinking]
+        draft.inputs = [larger, roi, draft.editor.constant(np.minimum(array, np.float32(1)), "resize_scales")]
     draft.attributes["nearest_mode"] = "ceil"
 
 
@@ -439,8 +438,7 @@ def _spell_gelu(draft: Draft) -> None:
     if is_tanh:
         square, inner = draft.name("square"), draft.name("inner")
         draft.before.append(NewNode("Mul", [add("Mul", "cubic", x, ROOT * CUBIC), x], [square]))
-        factor = add("Add", "factor", square, ROOT)
-        draft.before.append(NewNode("Mul", [x, factor], [inner]))
+        draft.before.append(NewNode("Mul", [x, add("Add", "factor", square, ROOT)], [inner]))
         squashed = add("Tanh", "tanh", inner)
     else:
         squashed = add("Erf", "erf", add("Mul", "scaled", x, 0.5**0.5))

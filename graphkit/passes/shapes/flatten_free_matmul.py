@@ -200,8 +200,7 @@ class FlatRegions:
 
     def _may_enter(self, node: Node) -> bool:
         """Whether a Reshape can be where a region begins: not where another one ends."""
-        out = node.outputs[0]
-        return self._is_untouched(out) and node.input(0) not in self.makers and self.editor.is_free(node)
+        return self._is_untouched(node.outputs[0]) and node.input(0) not in self.makers and self.editor.is_free(node)
 
     def _is_untouched(self, value: Value | None) -> bool:
         return value is not None and value not in self.editor.aliases and value not in self._new_reads

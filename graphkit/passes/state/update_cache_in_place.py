@@ -151,8 +151,7 @@ class Slots:
         return self.node("Sub", self.past, age, as_="ring_positions")
 
     def _range(self, count: str) -> str:
-        scalars = [self.node("Squeeze", each) for each in (self.number(0), count, self.number(1))]
-        return self.node("Range", *scalars)
+        return self.node("Range", *[self.node("Squeeze", each) for each in (self.number(0), count, self.number(1))])
 
     def positions(self, mask: str | None, dtype: int) -> str:
         """Return the positions of the new tokens, [batch, tokens], without those that a mask [batch, total] hides."""
@@ -448,8 +447,7 @@ class _Caches:
             assert mask is not None
             if (mask, window) not in made:
                 name = made[mask, window] = self.editor.unique_name(f"{mask.name}_ring")
-                columns = self.slots.ring_positions(window)
-                self.editor.insert_before(node, make_gather(mask, columns, -1, name))
+                self.editor.insert_before(node, make_gather(mask, self.slots.ring_positions(window), -1, name))
             self.editor.set_inputs(node, {index: made[mask, window]})
 
     def _declare(self, name: str, value: Value, dims: Sequence[Expr], axis: int, window: int = 0) -> str:

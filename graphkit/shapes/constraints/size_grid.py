@@ -192,8 +192,7 @@ class Grid:
 
     def first_unmet(self) -> SharedPrecondition:
         """Return the first precondition that no assignment meets together with those before it, if there is no base."""
-        met = bisect(range(1, len(self.shared)), False, key=lambda count: self.base(count) is None)
-        return self.shared[met]
+        return self.shared[bisect(range(1, len(self.shared)), False, key=lambda count: self.base(count) is None)]
 
     def _make_variable(self, name: str) -> Variable:
         symbol = self.symbols[name]

@@ -417,8 +417,7 @@ def row_causes(case: TensorCase) -> Iterator[Cause]:
             steps = {row_b - row_a for row_a, row_b in zip(rows_a, rows_b, strict=True)}
             text = f"A looks up rows {_numbers_text(rows_a)} of '{name}', B rows {_numbers_text(rows_b)}."
             text = f"off by one: {text}" if steps in ({1}, {-1}) else text
-            undo = case.compare_arrays(x, y - table[rows_b] + table[rows_a])
-            yield Cause("positions", text, name, undo)
+            yield Cause("positions", text, name, case.compare_arrays(x, y - table[rows_b] + table[rows_a]))
 
 
 def _length_tables(case: TensorCase) -> Iterator[tuple[str, np.ndarray]]:
@@ -545,8 +544,7 @@ def make_mistakes(side: Side, value: Value) -> Iterator[tuple[Mistake, np.ndarra
     nodes = Steps(side, side.feed, [value]).relevant
     used = {read for node in nodes for read in side.reads[node]}
     yield from _runs(side, value, [each for each in _input_mistakes(side) if used & each.arrays.keys()])
-    roles = side.model.roles
-    fixed = {*roles.all(*MASKS, "positions", "condition")}
+    fixed = {*side.model.roles.all(*MASKS, "positions", "condition")}
     data = {each for each in side.inputs if each not in fixed}
     activations = list[Node]()
     for node in sorted(nodes, key=side.order.__getitem__):
