@@ -540,5 +540,5 @@ def _as_cast(node: Node, args: Sequence[Term | None]) -> Node:
     proto.attribute.append(helper.make_attribute("to", like.dtype))
     proto.attribute.extend(attribute for attribute in node.proto.attribute)
     cast = Node(proto, node.scope, node.index)
-    cast.inputs, cast.outputs = node.inputs[:1], node.outputs
+    cast.connect(node.inputs[:1], node.outputs)
     return cast

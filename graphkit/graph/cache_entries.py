@@ -81,14 +81,16 @@ class CacheEntry(Struct, frozen=True, dict=True):
         return frozenset() if value is None else _batch_dims(value.scope)
 
 
-def split_name(name: str) -> list[str]:
+@lru_cache(maxsize=1 << 14)
+def split_name(name: str) -> tuple[str, ...]:
     """Return the words and numbers in a name, in lower case: `pastKeyValues.10_k` -> past key values 10 k."""
-    return [token.lower() for token in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", name)]
+    return tuple(token.lower() for token in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+", name))
 
 
+@lru_cache(maxsize=1 << 14)
 def parse_cache_name(name: str) -> tuple[Slot, frozenset[str], bool] | None:
     """Return the slot that a name stands for, its other words, and whether the name is clearly that of a cache."""
-    words = split_name(name)
+    words = [*split_name(name)]
     if NOT_CACHE.intersection(words):
         return None
     for first, second in (("key", "values"), ("key", "value")):
@@ -119,12 +121,12 @@ def cache_entries(scope: Scope) -> tuple[CacheEntry, ...]:
         if (key := _slot_key(value)) is not None and _may_cache(value):
             outputs[key].append(value)
     entries: list[tuple[tuple[Slot, frozenset[str]], Value | None, Value | None]] = []
-    taken: list[Value] = []
+    taken: set[Value] = set()
     for value, key in named:
         match = next((out for out in outputs.get(key, ()) if out not in taken), None)
         if match is None and key[0].kind == "state" and not PAST.intersection(split_name(value.name)):
             continue
-        taken += [match] if match is not None else []
+        taken.update([match] if match is not None else [])
         entries.append((key, value, match))
     left = ((key, value) for key, values in outputs.items() for value in values if value not in taken)
     entries += [(key, None, value) for key, value in left if key[0].kind != "state"]

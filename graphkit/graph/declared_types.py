@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import onnx
@@ -49,6 +50,13 @@ class TensorType(Struct, frozen=True):
 
 def declared_type(value: Value) -> TensorType | None:
     """Return the declared type of a tensor, the actual one of a constant, None for anything else."""
+    known: dict[Value, TensorType | None] = value.scope.types
+    if value not in known:
+        known[value] = _read_type(value)
+    return known[value]
+
+
+def _read_type(value: Value) -> TensorType | None:
     if (tensor := value.constant) is not None:
         return TensorType(tensor.data_type, tuple(tensor.dims))
     info = value.scope.infos.get(value.name)
@@ -67,10 +75,13 @@ def hinted_type(value: Value) -> TensorType | None:
     Exporters write a size so that they know and runtimes do not check: a hint, by which roles are found.
     """
     declared = declared_type(value)
-    if declared is None or not any(isinstance(dim, str) and is_number(dim) for dim in declared.dims or ()):
-        return declared
+    return declared and _read_numbers(declared)
+
+
+@lru_cache(maxsize=1024)
+def _read_numbers(declared: TensorType) -> TensorType:
     dims = (int(dim) if isinstance(dim, str) and is_number(dim) else dim for dim in declared.dims or ())
-    return TensorType(declared.dtype, tuple(dims))
+    return declared if declared.dims is None else TensorType(declared.dtype, tuple(dims))
 
 
 def declared_dims(value: Value) -> tuple[Dim, ...] | None:

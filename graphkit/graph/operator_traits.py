@@ -260,14 +260,10 @@ SHAPED = operator_set(
 
 def value_inputs(node: Node) -> Mapping[int, str]:
     """Return the inputs whose value a node reads: name by index, without those that it leaves out."""
-    versions = () if node.domain else VALUE_INPUTS.get(node.op_type, ())
-    if not versions:
+    if node.operator not in VALUE_INPUTS:
         return {}
     opset = node.scope.opset()
-    inputs_read: Mapping[int, str] = {}
-    for since, inputs in versions:
-        if opset >= since:
-            inputs_read = inputs
+    inputs_read = next((inputs for since, inputs in reversed(VALUE_INPUTS[node.operator]) if opset >= since), {})
     return {index: name for index, name in inputs_read.items() if node.input(index) is not None}
 
 

@@ -19,7 +19,7 @@ from graphkit.graph.declared_types import Dim, TensorType, declared_dims, hinted
 from graphkit.graph.mask_polarity import Polarity, find_polarity
 from graphkit.graph.operator_traits import PRESERVING
 from graphkit.graph.uses import BEFORE_LOOKUPS, Use, find_lookups, find_uses, table_entries
-from graphkit.graph.view import Node, Scope, Value, branch_fault, chain_end, follow_chain, unwrap_value
+from graphkit.graph.view import Node, Scope, Value, branch_fault, chain_end, find_nodes, follow_chain, unwrap_value
 
 # Recognise merged decoders: an If on a boolean input with one branch that reads the past.
 #
@@ -99,10 +99,9 @@ def zero_length_outputs(body: Scope) -> Iterator[int]:
 def merged_decoders(main: Scope, cache: Sequence[CacheEntry]) -> Iterator[MergedDecoder]:
     """Yield the merged decoders among the Ifs of a graph with this cache, at any depth."""
     past = {entry.past for entry in cache if entry.past is not None}
-    for scope in main.walk():
-        for node in scope.nodes:
-            if node.is_op("If") and (decoder := _read_merged_decoder(node, past)) is not None:
-                yield decoder
+    for node in find_nodes((main,), "If"):
+        if (decoder := _read_merged_decoder(node, past)) is not None:
+            yield decoder
 
 
 def _read_merged_decoder(node: Node, past: set[Value]) -> MergedDecoder | None:

@@ -10,8 +10,10 @@ whose nodes form a circle.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 import onnx
@@ -114,17 +116,19 @@ class Value:
         producer: The node that computes it, None if none does.
         output_index: Which output of the producer it is.
         consumers: (node, input index) of each use, also in nested scopes.
+        is_output: Whether it is an output of a graph.
         tensor: The initializer that gives its value or its default; None if that is sparse.
         sparse: The sparse initializer that gives its value.
     """
 
-    __slots__ = ("consumers", "kind", "name", "output_index", "producer", "scope", "sparse", "tensor")
+    __slots__ = ("consumers", "is_output", "kind", "name", "output_index", "producer", "scope", "sparse", "tensor")
 
     def __init__(self, name: str, scope: Scope, kind: Kind) -> None:
         self.name, self.scope, self.kind = name, scope, kind
         self.producer: Node | None = None
         self.output_index = 0
         self.consumers: list[tuple[Node, int]] = []
+        self.is_output = False
         self.tensor: onnx.TensorProto | None = None
         self.sparse: onnx.SparseTensorProto | None = None
 
@@ -150,50 +154,54 @@ class Value:
         return self.kind == "initializer" or (self.producer is not None and self.producer.is_op("Constant"))
 
 
+def _leave_out_none(values: tuple[Value | None, ...]) -> tuple[Value, ...]:
+    return values if None not in values else tuple(filter(None, values))  # type: ignore[return-value]
+
+
 class Node:
     """One node of a scope.
 
     Attributes:
         index: Its position among the scope's nodes.
         op_type, domain: The operator; the default domain is "".
+        operator: The same as one: its domain stands before it unless that is the default one.
+        attributes: The attributes by name.
         inputs, outputs: Values, None for each that is left out.
+        operands, results: The inputs and the outputs that are not left out.
         bodies: The scopes of its graph attributes, by attribute name.
     """
 
-    __slots__ = ("__dict__", "bodies", "domain", "index", "inputs", "op_type", "outputs", "proto", "scope")
+    attributes: Mapping[str, AttributeProto] = MappingProxyType({})
+    bodies: Mapping[str, Scope] = MappingProxyType({})
+    inputs: tuple[Value | None, ...] = ()
+    outputs: tuple[Value | None, ...] = ()
+    operands: tuple[Value, ...] = ()
+    results: tuple[Value, ...] = ()
 
     def __init__(self, proto: onnx.NodeProto, scope: Scope, index: int) -> None:
         self.proto, self.scope, self.index = proto, scope, index
         self.op_type: str = proto.op_type
-        self.domain: str = "" if proto.domain == "ai.onnx" else as_text(proto.domain)
-        self.inputs: tuple[Value | None, ...] = ()
-        self.outputs: tuple[Value | None, ...] = ()
-        self.bodies: Mapping[str, Scope] = {}
+        self.domain = domain_of(as_text(proto.domain)) if proto.domain else ""
+        self.operator = f"{self.domain}.{self.op_type}" if self.domain else self.op_type
+        if attributes := proto.attribute:
+            self.attributes = {attribute.name: attribute for attribute in attributes}
+
+    def connect(self, inputs: tuple[Value | None, ...], outputs: tuple[Value | None, ...]) -> None:
+        """Let it read and give these values."""
+        self.inputs, self.outputs = inputs, outputs
+        self.operands, self.results = _leave_out_none(inputs), _leave_out_none(outputs)
 
     def __repr__(self) -> str:
         return f"Node({self.label!r}, {self.operator})"
 
     @cached_property
-    def attributes(self) -> Mapping[str, AttributeProto]:
-        """The attributes by name."""
-        return {attribute.name: attribute for attribute in self.proto.attribute}
-
-    @cached_property
     def signature(self) -> Hashable:
         """All that it is but for names, and for what its inputs are."""
-        attributes = (attribute.SerializeToString(deterministic=True) for attribute in self.proto.attribute)
-        given = tuple(value is not None for value in self.outputs)
-        return self.op_type, self.domain, self.scope.opset(), self.scope.opset(self.domain), given, *attributes
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        """The inputs that are not left out."""
-        return tuple(value for value in self.inputs if value is not None)
-
-    @property
-    def results(self) -> tuple[Value, ...]:
-        """The outputs that are not left out."""
-        return tuple(value for value in self.outputs if value is not None)
+        listed = sorted(self.attributes.items()) if self.attributes else ()
+        attributes = [each.SerializeToString(deterministic=True) for _, each in listed]
+        given = len(self.results) if self.results is self.outputs else tuple([each is None for each in self.outputs])
+        opsets = self.scope.opsets
+        return self.operator, opsets.get("", 1), opsets.get(self.domain, 1), given, *attributes
 
     def operand(self, index: int) -> Value:
         """Return an input that the node is known to have."""
@@ -230,11 +238,6 @@ class Node:
     def path(self) -> str:
         """Its label, after the path of its scope unless that is the main graph."""
         return f"{self.scope.path}/{self.label}" if self.scope.path else self.label
-
-    @property
-    def operator(self) -> str:
-        """The operator, with its domain unless that is the default one."""
-        return f"{self.domain}.{self.op_type}" if self.domain else self.op_type
 
     def is_op(self, *op_types: str) -> bool:
         """Whether it is one of these operators of the default domain."""
@@ -273,6 +276,7 @@ class Scope:
         self.bodies: tuple[Scope, ...] = ()
         self.problems: list[str] = []
         self.twice: list[str] = []
+        self.types: dict[Value, Any] = {}  # what `declared_type` has read
 
     def __repr__(self) -> str:
         return f"Scope({self.path!r}, {len(self.nodes)} nodes)"
@@ -290,6 +294,21 @@ class Scope:
                 return value
             scope = scope.parent
         return None
+
+    @cached_property
+    def by_operator(self) -> Mapping[str, Sequence[Node]]:
+        """The nodes of each operator, in file order."""
+        nodes: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            nodes.setdefault(node.operator, []).append(node)
+        return nodes
+
+    def nodes_of(self, *operators: str) -> Sequence[Node]:
+        """Return the nodes of some operators, in file order."""
+        kinds = [self.by_operator[operator] for operator in operators if operator in self.by_operator]
+        if len(kinds) < 2:
+            return kinds[0] if kinds else ()
+        return sorted(itertools.chain(*kinds), key=lambda node: node.index)
 
     @cached_property
     def input_dim_names(self) -> frozenset[str]:
@@ -324,6 +343,12 @@ def all_nodes(scopes: tuple[Scope, ...]) -> Iterator[Node]:
     """Yield every node at every depth."""
     for scope in all_scopes(scopes):
         yield from scope.nodes
+
+
+def find_nodes(scopes: tuple[Scope, ...], *operators: str) -> Iterator[Node]:
+    """Yield the nodes of some operators at every depth."""
+    for scope in all_scopes(scopes):
+        yield from scope.nodes_of(*operators)
 
 
 def unwrap_value(value: Value, operators: Collection[str]) -> Value:
@@ -411,7 +436,7 @@ def build_scopes(model: onnx.ModelProto, file: str | None = None) -> tuple[Scope
         scope.inputs = tuple(builder.define(scope, name, "input") for name in function.input)
         scope.infos = {info.name: info for info in function.value_info}
         builder.fill_nodes(scope, function.node)
-        scope.outputs = tuple(builder.use(scope, name) for name in function.output)
+        builder.fill_outputs(scope, function.output)
         scopes.append(scope)
     return tuple(scopes)
 
@@ -473,7 +498,12 @@ class _Builder:
         sparse = [self.fill_initializer(scope, s.values.name, None, s) for s in graph.sparse_initializer]
         scope.initializers = (*dense, *sparse)
         self.fill_nodes(scope, graph.node)
-        scope.outputs = tuple(self.use(scope, info.name) for info in graph.output)
+        self.fill_outputs(scope, [info.name for info in graph.output])
+
+    def fill_outputs(self, scope: Scope, names: Iterable[str]) -> None:
+        scope.outputs = tuple(self.use(scope, name) for name in names)
+        for value in scope.outputs:
+            value.is_output = True
 
     def fill_initializer(
         self, scope: Scope, name: str, dense: onnx.TensorProto | None, sparse: onnx.SparseTensorProto | None
@@ -485,26 +515,31 @@ class _Builder:
         return value
 
     def fill_nodes(self, scope: Scope, protos: Sequence[onnx.NodeProto]) -> None:
-        self.protos[scope] = protos
+        self.protos[scope], known = protos, scope.values
         nodes = []
         for index, proto in enumerate(protos):
             node = Node(proto, scope, index)
             nodes.append(node)
             if type(node.op_type) is not str or type(proto.name) is not str:
                 raise self.corrupt(f"node {index} has a name or operator that is not UTF-8")
-            node.inputs = tuple(self.use(scope, name) if name else None for name in proto.input)
-            for position, value in enumerate(node.inputs):
+            inputs = tuple([(known.get(name) or self.use(scope, name)) if name else None for name in proto.input])
+            for position, value in enumerate(inputs):
                 if value is not None:
                     value.consumers.append((node, position))
-            self.fill_bodies(node)
-            node.outputs = tuple(self.produce(node, i, name) if name else None for i, name in enumerate(proto.output))
+            if node.attributes:
+                self.fill_bodies(node)
+            outputs = [self.produce(node, i, name) if name else None for i, name in enumerate(proto.output)]
+            node.connect(inputs, tuple(outputs))
         scope.nodes = tuple(nodes)
-        scope.bodies = tuple(body for node in nodes for body in node.bodies.values())
+        scope.bodies = tuple(body for node in nodes if node.bodies for body in node.bodies.values())
 
     def produce(self, node: Node, position: int, name: str) -> Value:
-        value = node.scope.values.get(name) if type(name) is str else None
-        if value is None or value.kind != "undefined":
-            value = self.define(node.scope, name, "node")
+        scope = node.scope
+        value = scope.values.get(name)
+        if value is None and type(name) is str:
+            value = scope.values[name] = Value(name, scope, "node")
+        elif value is None or value.kind != "undefined":
+            value = self.define(scope, name, "node")
         if value.producer is None and value.kind in ("node", "undefined"):
             value.kind, value.producer, value.output_index = "node", node, position
         return value

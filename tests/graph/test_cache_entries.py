@@ -46,7 +46,7 @@ def pairs(entries: Sequence[CacheEntry]) -> list[tuple[str, str]]:
     ],
 )
 def test_tokens_are_words_and_numbers(text: str, words: list[str]) -> None:
-    assert split_name(text) == words
+    assert [*split_name(text)] == words
 
 
 @pytest.mark.parametrize(

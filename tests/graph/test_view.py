@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 from real_models import MODEL_NAMES
 
 from graphkit.errors import ModelError
-from graphkit.graph.view import MAX_NESTING, Scope, all_nodes, all_scopes, build_scopes
+from graphkit.graph.view import MAX_NESTING, Scope, all_nodes, all_scopes, build_scopes, find_nodes
 from graphkit.model import Model
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "custom" : 3]>'
@@ -273,6 +273,22 @@ def test_an_undefined_name_in_a_body_is_a_problem_of_the_body() -> None:
 def test_an_input_that_is_left_out_is_none() -> None:
     node = main("g (float[N] x, float[2] s) => (float[N] y) { y = Resize(x, , s) }").nodes[0]
     assert [value.name if value else None for value in node.inputs] == ["x", None, "s"]
+
+
+def test_operands_and_results_are_what_is_not_left_out() -> None:
+    nodes = main("g (float[N] x, k) => (i) { y = Clip(x, , k)  , i = TopK(y, k) }").nodes
+    assert [[value.name for value in node.operands] for node in nodes] == [["x", "k"], ["y", "k"]]
+    assert [[value.name for value in node.results] for node in nodes] == [["y"], ["i"]]
+
+
+def test_nodes_of_operators_come_in_file_order_at_every_depth() -> None:
+    found = find_nodes(scopes(BRANCHES), "Identity", "Abs", "Neg", "Add", "Nowhere")
+    assert [f"{node.scope.path} {node.operator}" for node in found] == [
+        " Neg",
+        "If#1/then_branch Add",
+        "If#1/else_branch Abs",
+        "If#1/else_branch Identity",
+    ]
 
 
 def test_an_input_past_the_last_is_none() -> None:
