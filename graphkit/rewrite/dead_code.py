@@ -11,7 +11,7 @@ from typing import NamedTuple
 import onnx
 
 from graphkit.errors import count_things
-from graphkit.graph.view import as_text, body_graphs, domain_of, nodes_of, with_bodies
+from graphkit.graph.view import all_scopes, as_text, body_graphs, domain_of, nodes_of, with_bodies
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, copy_proto, keep_members
 
@@ -20,11 +20,26 @@ def remove_dead_code(model: Model) -> Outcome:
     """Return a model without nodes, initializers, declared types and functions that no output needs."""
     if (declined := without_outputs(model)) is not None:
         return Outcome(model, declined=(declined,))
+    model.check_soundness()
+    if not _may_have_dead_code(model):
+        return Outcome(model)
     proto = copy_proto(model)
     removed = clean_proto(proto)
     if proto.ByteSize() == model.proto.ByteSize():  # nothing is added, so nothing was removed
         return Outcome(model)
     return Outcome(model.with_proto(proto), (count_things(removed, "node(s) removed"),) if removed else ())
+
+
+def _may_have_dead_code(model: Model) -> bool:
+    """Whether a node or an output of a sound model does not read all that there is."""
+    if model.proto.functions or model.proto.graph.quantization_annotation:
+        return True
+    for scope in all_scopes(model.scopes):
+        read = {value for value in scope.values.values() if value.consumers or value.is_output}
+        named = [*map(scope.values.get, scope.infos), *scope.initializers]
+        if not read.issuperset(named) or any(node.results and read.isdisjoint(node.results) for node in scope.nodes):
+            return True
+    return False
 
 
 def without_outputs(model: Model) -> Declined | None:
@@ -72,8 +87,8 @@ def _follow_needs(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> _N
     makers: dict[str, int] = {}
     pending: list[int] = []
     for index, node in enumerate(nodes):
-        named = [name for name in node.output if name]
-        makers.update((name, index) for name in named)
+        named = [*filter(None, node.output)]
+        makers.update(dict.fromkeys(named, index))
         if not named:
             pending.append(index)
     needed, names = _Needs([False] * len(nodes), set(), makers.keys(), {}), list(outputs)
@@ -87,8 +102,9 @@ def _follow_needs(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> _N
         if needed.nodes[index := pending.pop()]:
             continue
         needed.nodes[index] = True
-        names += nodes[index].input
-        graphs = body_graphs(nodes[index]) if nodes[index].attribute else ()
+        node = nodes[index]
+        names += node.input
+        graphs = body_graphs(node) if node.attribute else ()
         bodies = [(body, _follow_needs(body.node, _info_names(body.output))) for _, body in graphs]
         for body, needs in bodies:
             names += needs.names.difference(needs.made, _defined_names(body))

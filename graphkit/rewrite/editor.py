@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import copy
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,6 +42,11 @@ if TYPE_CHECKING:
 
 MAX_UNIFORM = 256 << 10  # bytes of a constant that are read to see whether its elements are all the same
 NUMPY_NUMBERS = {*INTEGERS, *FLOATS}
+
+
+@lru_cache(maxsize=16)  # one editor after the other looks at a model that none has changed
+def _fused_nodes_of(scope: Scope, shapes: Shapes) -> Mapping[Node, str]:
+    return fused_nodes(scope, shapes.dims)
 
 
 def _possible_scopes(scope: Scope, impossible: Container[Scope]) -> Iterator[Scope]:
@@ -81,24 +86,17 @@ class Editor(Edits):
         return tuple(_possible_scopes(self.model.graph, self.shapes.impossible))
 
     @cached_property
-    def _by_operator(self) -> Mapping[str, list[Node]]:
-        nodes: dict[str, list[Node]] = defaultdict(list)
-        for scope in self.scopes:
-            for node in scope.nodes:
-                nodes[node.operator].append(node)
-        return nodes
-
-    @cached_property
     def _fused_nodes(self) -> Mapping[Node, str]:
         operators: dict[Node, str] = {}
         for scope in self.scopes if self.keep_fusions else ():
-            operators.update(fused_nodes(scope, self.shapes.dims))
+            operators.update(_fused_nodes_of(scope, self.shapes))
         return operators
 
     def nodes(self, *operators: str) -> Iterator[Node]:
         """Yield the nodes of these operators, with their domain unless it is onnx's, that an edit may still take."""
         for operator in operators:
-            yield from (node for node in self._by_operator.get(operator, ()) if self.is_free(node))
+            for scope in self.scopes:
+                yield from filter(self.is_free, scope.by_operator.get(operator, ()))
 
     def is_free(self, node: Node) -> bool:
         """Whether an edit may take a node: no edit has taken it, and no fusion needs it."""
@@ -126,11 +124,7 @@ class Editor(Edits):
 
     def is_output(self, value: Value) -> bool:
         """Whether a value is an output of its graph, so that its name and place must stay."""
-        return value in self._outputs
-
-    @cached_property
-    def _outputs(self) -> set[Value]:
-        return {value for scope in self.model.graph.walk() for value in scope.outputs}
+        return value.is_output
 
     @cached_property
     def bounds(self) -> ElementBounds:
@@ -197,16 +191,20 @@ class Editor(Edits):
         """Record why a node stays unchanged."""
         self.declined.append(Declined(node.path, reason))
 
+    def decline_failure(self, node: Node, failure: MatchFailure | ModelError) -> None:
+        """Record why a node stays unchanged, where a matcher says so, or a data file is missing."""
+        if isinstance(failure, ModelError):
+            self.decline(node, str(failure))
+        elif failure.reason:
+            self.decline(failure.node or node, failure.reason)
+
     @contextmanager
     def matching(self, node: Node) -> Iterator[None]:
         """Record why a node stays unchanged where a matcher inside raises its failure, or a data file is missing."""
         try:
             yield
-        except ModelError as error:
-            self.decline(node, str(error))
-        except MatchFailure as failure:
-            if failure.reason:
-                self.decline(failure.node or node, failure.reason)
+        except (MatchFailure, ModelError) as failure:
+            self.decline_failure(node, failure)
 
     def bypass(self, node: Node, source: Value | str, output: int = 0) -> bool:
         """Let the consumers of a node's output read an equal value; a graph output keeps its name.

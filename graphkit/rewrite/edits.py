@@ -74,9 +74,11 @@ class _Rebuilder:
             if node in self.edits.replaced:
                 nodes += [self._made(new, scope) for new in self.edits.replaced[node]]
                 continue
-            self._rewire(node, proto)
+            if node in self.dirty:
+                self._rewire(node, proto)
             nodes.append(proto)
-            for (_, body_graph), body in zip(body_graphs(proto), node.bodies.values(), strict=True):
+            pairs = zip(body_graphs(proto), node.bodies.values(), strict=True) if node.bodies else ()
+            for (_, body_graph), body in pairs:
                 self.graph(body, body_graph, [])
         for annotation in graph.quantization_annotation:
             tensor = scope.find(annotation.tensor_name)
@@ -92,8 +94,6 @@ class _Rebuilder:
             graph.node.extend(kept.node)
 
     def _rewire(self, node: Node, proto: onnx.NodeProto) -> None:
-        if node not in self.dirty:
-            return
         changed = self.edits.inputs.get(node, {})
         sources = [changed.get(index, value) for index, value in enumerate(node.inputs)]
         sources += [changed[index] for index in sorted(changed) if index >= len(node.inputs)]
@@ -180,7 +180,7 @@ class Edits:
 
         An output of a graph is read by what runs the graph.
         """
-        if len(value.consumers) != 1 or value in self.new_reads or value in value.scope.outputs:
+        if len(value.consumers) != 1 or value in self.new_reads or value.is_output:
             return None
         reader = value.consumers[0][0]
         return reader if reader.scope is value.scope else None

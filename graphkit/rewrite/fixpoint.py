@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from graphkit.errors import count_things
+from graphkit.errors import ModelError, count_things
 from graphkit.graph.view import Node
 from graphkit.model import Model
 from graphkit.progress import check_time
-from graphkit.rewrite.base import Declined, Outcome, Pass, PassChange, Premise
+from graphkit.rewrite.base import Declined, MatchFailure, Outcome, Pass, PassChange, Premise
 from graphkit.rewrite.dead_code import without_outputs
 from graphkit.rewrite.editor import Editor
 from graphkit.shapes.graph_inputs import AS_DECLARED, DimSpec, SymbolRanges
@@ -59,10 +59,12 @@ class NodeRewrite(Rewrite):
 
     def edit(self, editor: Editor) -> None:
         for node in editor.nodes(*self.operators):
-            if node.input(0) is None or node.outputs[:1] in ((), (None,)):
+            if node.input(0) is None or not node.outputs or node.outputs[0] is None:
                 continue
-            with editor.matching(node):
+            try:
                 self.edit_node(editor, node)
+            except (MatchFailure, ModelError) as failure:
+                editor.decline_failure(node, failure)
 
     @abstractmethod
     def edit_node(self, editor: Editor, node: Node) -> None:

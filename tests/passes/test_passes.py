@@ -66,6 +66,24 @@ def test_functions_that_nothing_calls_go_and_those_called_by_others_stay() -> No
     assert [node.op_type for node in result.functions[1].node] == ["Neg"]
 
 
+def test_a_model_that_needs_all_that_it_has_stays_the_same_one() -> None:
+    model = model_of("""
+        agraph (float[N] x, bool c) => (float[N] y) <float[N] p, float[1] w = {2.0}> {
+            p = Neg (x)
+            y = If (c) <
+                then_branch = g1 () => (float[N] a) { a = Mul (p, w) },
+                else_branch = g2 () => (float[N] b) { b = Neg (p) }
+            >
+        }""")
+    assert EliminateDeadCode().run(model).model is model
+
+
+def test_types_of_what_is_nowhere_go_though_all_nodes_stay() -> None:
+    model = model_of("agraph (float[N] x) => (float[N] y) { y = Abs (x) }")
+    model.proto.graph.value_info.append(helper.make_tensor_value_info("u", TensorProto.FLOAT, ["N"]))
+    assert not EliminateDeadCode().run(model).model.proto.graph.value_info
+
+
 def test_types_and_annotations_of_what_is_gone_go_too() -> None:
     model = model_of("agraph (float[N] x) => (float[N] y) { u = Neg (x)  y = Abs (x) }")
     model.proto.graph.value_info.append(helper.make_tensor_value_info("u", TensorProto.FLOAT, ["N"]))

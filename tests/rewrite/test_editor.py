@@ -119,6 +119,17 @@ def test_a_reader_in_a_body_is_not_the_only_one() -> None:
     assert editor.only_reader(value(editor, "a")) is None
 
 
+def test_what_a_body_gives_as_it_is_has_no_only_reader() -> None:
+    editor = editor_of("""
+        g (float[N] x, bool c) => (float[N] y, float[N] z) {
+            a = Neg (x)
+            y = If (c) < then_branch = t () => (float[N] a) {},
+                         else_branch = f () => (float[N] e) { e = Exp (x) } >
+            z = Abs (a)
+        }""")
+    assert editor.only_reader(value(editor, "a")) is None
+
+
 def test_a_node_of_constants_is_static_unless_it_draws_random_numbers() -> None:
     editor = editor_of("""
         g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> {

@@ -132,9 +132,7 @@ class DecomposeAttention(Rewrite):
     def edit(self, editor: Editor) -> None:
         bounds = _MaskBounds(editor.model, editor.shapes)
         for scope in editor.scopes:
-            for node in scope.nodes:
-                if node.operator not in ATTENTIONS or not editor.is_free(node):
-                    continue
+            for node in filter(editor.is_free, scope.nodes_of(*ATTENTIONS)):
                 with editor.matching(node):
                     _Parts(editor, node, bounds, is_unpadded=self.unpadded).compute()
                     editor.note("attention(s) computed by plain operators")

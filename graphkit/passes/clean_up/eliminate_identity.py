@@ -48,9 +48,8 @@ class EliminateIdentity(Rewrite):
 
     def edit(self, editor: Editor) -> None:
         for scope in editor.scopes:
-            for node in scope.nodes:
-                same = RULES.get(node.op_type) if not node.domain else None
-                if same is None or not editor.is_free(node) or (source := same(editor, node)) is None:
+            for node in scope.nodes_of(*RULES):
+                if not editor.is_free(node) or (source := RULES[node.op_type](editor, node)) is None:
                     continue
                 out = node.outputs[0]
                 others = (value for value in node.outputs[1:] if value is not None)

@@ -105,8 +105,9 @@ class FoldConstants(Rewrite):
         return not (node.domain or node.op_type in KEPT | RANDOM or node.bodies)
 
     def _is_constant(self, editor: Editor, node: Node, constant: set[Value]) -> bool:
-        is_open = bool(node.outputs) and self.takes(node) and editor.is_free(node)
-        return is_open and all(value in constant and value not in editor.aliases for value in node.operands)
+        if not (constant.issuperset(node.operands) and node.outputs and self.takes(node) and editor.is_free(node)):
+            return False
+        return not any(value in editor.aliases for value in node.operands)
 
     def _added_bytes(self, editor: Editor, node: Node) -> int:
         """Return how many bytes more the results of a node have than the constants that nothing else reads."""
@@ -260,10 +261,11 @@ class FoldShapes(Rewrite):
     def edit(self, editor: Editor) -> None:
         for scope in editor.scopes:
             for node in scope.nodes:
-                if node.is_op("Constant", "Identity") or not editor.is_free(node):
-                    continue
                 for index, value in enumerate(node.outputs):
-                    if value is not None and (array := element_numbers(editor.shapes[value])) is not None:
+                    if value is None or not editor.shapes[value].may_have_data or node.is_op("Constant", "Identity"):
+                        continue
+                    array = element_numbers(editor.shapes[value]) if editor.is_free(node) else None
+                    if array is not None:
                         _use_elements(editor, node, index, array)
 
 

@@ -17,7 +17,7 @@ from graphkit.graph.names import find_value, free_name, names_in
 from graphkit.graph.new_nodes import make_gather
 from graphkit.graph.operator_traits import REARRANGING, SAME_ORDER, joined_parts, operator_set
 from graphkit.graph.roles import Role
-from graphkit.graph.view import Node, Value, chain_end, follow_chain
+from graphkit.graph.view import Node, Value, chain_end, find_nodes, follow_chain
 from graphkit.model import Model
 from graphkit.passes.attention.masks import SUMS, score_readers
 from graphkit.rewrite import Builder, Declined, Editor, Matched, MatchFailure, NewNode, NodeRewrite, Outcome, Pass
@@ -139,9 +139,7 @@ class ExtractEmbedding(Pass):
         model = run_to_fixpoint(model, [DequantizeAfterGather()]).model
         shapes, declined, embeddings = infer(model), list[Declined](), list[Embedding]()
         replaced, names, changes = dict[Value, NewInput](), dict[tuple[Value, Value], str](), list[str]()
-        for node in model.graph.nodes:
-            if not node.is_op("Gather", "GatherND"):
-                continue
+        for node in model.graph.nodes_of("Gather", "GatherND"):
             try:
                 table, ids, out = _read_lookup(node, shapes)
             except MatchFailure as failure:
@@ -156,12 +154,11 @@ class ExtractEmbedding(Pass):
             if role != "other" or not self.known_only:
                 replaced[out] = NewInput(name, shapes[table].dtype, dims, f"rows of '{table.name}' at '{ids.name}'")
                 changes.append(f"'{ids.name}' is looked up by the host, as '{name}'")
-        for node in (node for scope in model.graph.walk() if scope is not model.graph for node in scope.nodes):
-            if node.is_op("Gather", "GatherND"):
-                with suppress(MatchFailure):
-                    _read_lookup(node, shapes)
-                    why = "it is in a body of another node - split or inline that first"
-                    declined.append(Declined(node.path, why))
+        for node in find_nodes(model.graph.bodies, "Gather", "GatherND"):
+            with suppress(MatchFailure):
+                _read_lookup(node, shapes)
+                why = "it is in a body of another node - split or inline that first"
+                declined.append(Declined(node.path, why))
         if not replaced:
             return Matched(before, declined=tuple(declined), matches=tuple(embeddings))
         model = drop_dead_inputs(with_inputs(model, replaced))
