@@ -192,6 +192,11 @@ class Model:
         return self.scopes[0]
 
     @cached_property
+    def tensors(self) -> Sequence[tuple[onnx.TensorProto, str | None]]:
+        """Every tensor of the proto, at every depth, with the name of the node that holds it, if one does."""
+        return [*tensors.walk_tensors(self.proto)]
+
+    @cached_property
     def roles(self) -> Roles:
         """The role of each input and output."""
         return find_roles(self.graph)

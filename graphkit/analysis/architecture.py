@@ -17,7 +17,7 @@ from graphkit.graph.cache_entries import split_name as words
 from graphkit.graph.names import family_labels, module_path
 from graphkit.graph.operator_traits import PRESERVING, joined_parts, requested_shape
 from graphkit.graph.roles import count_captured_values, trace_condition, zero_length_outputs
-from graphkit.graph.view import Node, Scope, Value, all_nodes, follow_chain, unwrap_value
+from graphkit.graph.view import Node, Scope, Value, all_nodes, find_nodes, follow_chain, unwrap_value
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, NodeMark, Prose, table
 from graphkit.render.result import Result
@@ -135,7 +135,7 @@ def _model_role(model: Model, cache: KVCache) -> tuple[str, str]:
         return "other", "it takes an image and tokens"
     if tokens and logits and _is_causal(model):
         return "decoder-only", "it maps tokens to logits under a causal mask, without a KV cache"
-    if any(node.is_op("LSTM", "GRU", "RNN") for node in all_nodes(model.scopes)):
+    if any(find_nodes(model.scopes, "LSTM", "GRU", "RNN")):
         return "other", "it is recurrent"
     joined = [value.name for value in model.graph.outputs if JOINED.intersection(words(value.name))]
     if tokens and joined:  # which the joiner of a transducer reads
@@ -181,7 +181,7 @@ def _count_heads(model: Model, cache: KVCache) -> tuple[int | None, int | None, 
     kv_heads, head_dim = cache.kv_heads, cache.head_dim
     votes: Counter[tuple[int | None, int | None]] = Counter()
     for node in all_nodes(model.scopes):
-        for attribute in ("num_heads", "q_num_heads"):
+        for attribute in ("num_heads", "q_num_heads") if node.attributes else ():
             if (heads := node.attr(attribute, 0)) is not None and heads > 0:
                 votes[heads, None] += 1
         if node.op_type in WEIGHTED and (vote := _projection_heads(node, kv_heads, head_dim)) is not None:

@@ -120,13 +120,14 @@ class SizedModel(Struct, frozen=True):
         sizes |= {name: known_sizes[name] for name in deciding if name in known_sizes}
         return cls(shapes, sizes, {**Inputs(model, spec).numbers, **sizes})
 
-    def figures(self) -> CostFigures:
+    def figures(self, written: Model | None = None) -> CostFigures:
+        """Return the costs; the bytes are those of the model as it was written, where it was."""
         model = self.shapes.model
         nodes = node_costs(self.shapes, self.sizes, ("macs",)).nodes
         known = [node.costs["macs"] for node in nodes if "macs" in node.costs]
         macs, peak = sum_amounts(known), PeakMemory(self.shapes).at(self.sizes)
         return CostFigures(
-            stored_bytes(model),
+            stored_bytes(written or model),
             sum(1 for _ in all_nodes(model.scopes)),
             Quantity(macs.at(self.sizes), macs.text(self.sizes), len(nodes) - len(known)),
             Quantity(peak.bytes, peak.amount.text(self.sizes), len(peak.unknown)),
@@ -191,9 +192,7 @@ def cost_change(models: BeforeAndAfter, what: str = "") -> CostChange:
     try:
         originals, result = models.choose_sizes()
         known = {name: size for each in originals for name, size in each.known.items()}
-        after = result.figures()
-        if models.written is not None:
-            after = replace(after, bytes=stored_bytes(models.written))
+        after = result.figures(models.written)
         parts = [each.figures() for each in originals]  # which run one after the other
         macs = [part.macs for part in parts]
         text = " + ".join(each.expression for each in macs) if all(each.expression for each in macs) else ""

@@ -25,7 +25,7 @@ from graphkit.graph.names import family_labels, family_pattern
 from graphkit.graph.operator_traits import CUTTING, GATHERING, PRESERVING, cut_bounds, operator_set
 from graphkit.graph.roles import Roles, declared_rank
 from graphkit.graph.uses import MOVES, moved_from
-from graphkit.graph.view import Node, Value, all_nodes, chain_end, follow_chain, walk_breadth_first, walk_postorder
+from graphkit.graph.view import Node, Value, chain_end, find_nodes, follow_chain, walk_breadth_first, walk_postorder
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Cell, Prose, line, size_text, table
 from graphkit.shapes import Expr, infer
@@ -383,8 +383,7 @@ def table_positions(model: Model) -> int | None:
 
     More is known of a folded model.
     """
-    gathers = (node for node in all_nodes(model.scopes) if node.is_op(*GATHERING))
-    found = ((node.input(1), _count_table_rows(model, node)) for node in gathers)
+    found = ((node.input(1), _count_table_rows(model, node)) for node in find_nodes(model.scopes, *GATHERING))
     rows = [(indices, count) for indices, count in found if indices is not None and count is not None]
     offsets = _find_offsets(model, [indices for indices, _ in rows])
     alone = [(indices, count) for indices, count in rows if offsets.get(indices) is None]
@@ -407,7 +406,7 @@ def _past_offsets(model: Model, indices: Value) -> list[int]:
 
 def _count_cut_tables(model: Model) -> Iterator[int]:
     """Yield the lengths of tables that nodes cut to as many positions as there are, from either end."""
-    cuts = [(node.operand(0), cut_bounds(node)[:3]) for node in model.graph.nodes if cut_bounds(node)]
+    cuts = [(node.operand(0), cut_bounds(node)[:3]) for node in model.graph.nodes_of("Slice") if cut_bounds(node)]
     cuts = [(data, bounds) for data, bounds in cuts if data.is_constant and None not in bounds]
     legal = legal_sizes(model) if cuts else None
     if legal is None or legal.past is None or legal.tokens is None:
@@ -442,7 +441,7 @@ def _find_offsets(model: Model, indices: Sequence[Value]) -> Mapping[Value, int 
 
     Each value is looked at once, after the one that it counts on from.
     """
-    counters = (node for node in all_nodes(model.scopes) if node.is_op(*COUNTERS)) if indices else ()
+    counters = find_nodes(model.scopes, *COUNTERS) if indices else ()
     starts = [*model.roles.all("positions"), *(value for node in counters for value in node.results)]
     counted = {*walk_breadth_first(starts, lambda value: (out for node, _ in value.consumers for out in node.outputs))}
     offsets = dict[Value, int | None]()

@@ -6,6 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar, Literal
 
 from msgspec import Struct, structs
@@ -554,5 +555,10 @@ def group_of(node: Node, by: By) -> str:
     if by in ("op", "node"):
         return node.operator if by == "op" else node.path
     module = module_of(node) or OUTSIDE
-    match = NUMBERED.match(module) if by == "layer" else None
+    return _layer_of(module) if by == "layer" else module
+
+
+@lru_cache(maxsize=4096)
+def _layer_of(module: str) -> str:
+    match = NUMBERED.match(module)
     return match[0] if match is not None else module

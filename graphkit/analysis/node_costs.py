@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from graphkit.dtypes import BITS, dtype_name
 from graphkit.graph.dataflow import in_order
 from graphkit.graph.operator_traits import RECURRENT
-from graphkit.graph.view import Node, Scope, Value, all_nodes
+from graphkit.graph.view import Node, Scope, Value, all_nodes, find_nodes
 from graphkit.model import Model
 from graphkit.ops.control_and_sequences import count_iterations
 from graphkit.ops.costs import MACS, OPERATIONS, READ_IN_PART, SHAPE_ONLY, UNCOUNTED, VIEWS, Rule
@@ -232,9 +232,9 @@ def chosen_branches(shapes: Shapes, sizes: Mapping[str, int]) -> Mapping[Node, C
     At sizes with a past, a merged decoder runs the branch that reads it.
     """
     chosen = {}
-    for node in all_nodes(shapes.model.scopes):
-        condition = shapes[node.input(0)] if node.is_op("If") else None
-        data = condition.data if condition is not None and condition.may_have_data else None
+    for node in find_nodes(shapes.model.scopes, "If"):
+        condition = shapes[node.input(0)]
+        data = condition.data if condition.may_have_data else None
         value = element_number(data.ravel()[0]) if data is not None and data.size == 1 else None
         if value is not None:
             chosen[node] = Choice("then_branch" if value else "else_branch", is_certain=True)
@@ -272,11 +272,11 @@ class _Walk:
             return [_unknown_cost(node, "the bodies and functions around it are too many nodes")]
         if function is not None:
             return self.call(node, function, times, reason)
-        if node.is_op("If") and node.bodies:
+        if node.bodies and node.is_op("If"):
             return self.branches(node, times, reason)
-        if node.is_op("Loop", "Scan") and "body" in node.bodies:
+        if "body" in node.bodies and node.is_op("Loop", "Scan"):
             return self.loop(node, node.bodies["body"], times, reason)
-        if node.is_op(*RECURRENT):
+        if node.operator in RECURRENT:
             return self.recurrent(node, times, reason)
         return [self.single(node, times, reason)]
 
@@ -312,11 +312,10 @@ class _Walk:
         return NodeCost(node, costs, unknown)
 
     def likeness(self, node: Node) -> object:
-        """Return what the costs of a node depend on: its operator and attributes, and the dims that it works on."""
-        tensors = [None if value is None else self.shapes[value] for value in (*node.inputs, *node.outputs)]
-        attributes = tuple(each.SerializeToString() for each in node.proto.attribute)
-        dims = tuple(None if each is None else (each.dims, each.dtype, type(each)) for each in tensors)
-        return node.op_type, node.domain, len(node.inputs), attributes, dims, id(node.scope.opsets)
+        """Return what the costs of a node depend on: its operator and attributes, and the tensors that it works on."""
+        known = self.shapes.table
+        tensors = (NOTHING if value is None else known.get(value) for value in (*node.inputs, *node.outputs))
+        return node.signature, len(node.inputs), *map(id, tensors)
 
     def amount(self, cost: Expr) -> tuple[Amount, str]:
         """Return a cost as an amount, and why some of its symbols have no size, "" if all have."""

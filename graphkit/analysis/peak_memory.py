@@ -8,7 +8,7 @@ The inputs of the graph and the weights are the caller's. A page runs the same p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -63,7 +63,7 @@ class Plan(NamedTuple):
 
 
 def _plan_scope(scope: Scope) -> Plan:
-    reads = {node: values_read(node) for node in scope.nodes}
+    reads = {node: values_read(node) if node.bodies else node.operands for node in scope.nodes}
     nodes = runtime_order(scope, reads)
     last = {value: position for position, node in enumerate(nodes) for value in reads[node]}
     last |= dict.fromkeys(scope.outputs, len(nodes))
@@ -82,7 +82,7 @@ def _plan_scope(scope: Scope) -> Plan:
     return Plan(steps, last, ending)
 
 
-def runtime_order(scope: Scope, values: Mapping[Node, set[Value]] = {}) -> tuple[Node, ...]:
+def runtime_order(scope: Scope, values: Mapping[Node, Collection[Value]] = {}) -> tuple[Node, ...]:
     """Return the nodes of a scope in the order in which onnxruntime runs them.
 
     That is the order in which a search from the last nodes back to the first leaves them: of what a node reads, the
@@ -90,21 +90,21 @@ def runtime_order(scope: Scope, values: Mapping[Node, set[Value]] = {}) -> tuple
     `values` has what each node reads, if that is known already.
     """
     reads: dict[Node, list[Node]] = {}
+    read: set[Node] = set()
     for node in scope.nodes:
-        producers = {value.producer for value in (values.get(node) or values_read(node)) if value.scope is scope}
-        here = [producer for producer in producers if producer is not None]
-        reads[node] = here if len(here) < 2 else sorted(here, key=lambda source: source.index)
-    read = {source for sources in reads.values() for source in sources}
-    stack = [(node, False) for node in scope.nodes if node not in read]
+        found = values.get(node) or values_read(node)
+        here = [value.producer for value in found if value.producer is not None and value.scope is scope]
+        reads[node] = here if len(here) < 2 else sorted(set(here), key=lambda source: source.index)
+        read.update(here)
+    stack: list[Node | None] = [node for node in scope.nodes if node not in read]
     order: dict[Node, None] = {}
     visited: set[Node] = set()
     while stack:
-        node, is_done = stack.pop()
-        if is_done:
-            order[node] = None
-        elif node not in visited:
-            visited.add(node)
-            stack += [(node, True), *((source, False) for source in reads[node] if source not in visited)]
+        if (top := stack.pop()) is None:  # what the node below it reads is done
+            order[stack.pop()] = None  # type: ignore[index]
+        elif top not in visited:
+            visited.add(top)
+            stack += [top, None, *[source for source in reads[top] if source not in visited]]
     return (*order, *(node for node in scope.nodes if node not in order))
 
 

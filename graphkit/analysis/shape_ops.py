@@ -12,7 +12,7 @@ from msgspec import Struct, structs
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.errors import count_things
 from graphkit.graph.operator_traits import MEASURING, SHAPE_OPERATORS, value_inputs
-from graphkit.graph.view import Value, all_nodes
+from graphkit.graph.view import Value, all_nodes, all_scopes, find_nodes
 from graphkit.model import ModelLike, as_model
 from graphkit.render.document_blocks import Block, NodeMark, Prose, Table, table, table_of
 from graphkit.render.result import tabled
@@ -122,12 +122,9 @@ def shape_ops(model: ModelLike, after: ModelLike | None = None) -> ShapeOps:
     totals: Counter[str] = Counter()
     on_shapes: Counter[str] = Counter()
     reads: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
-    nodes = measured = 0
-    for node in all_nodes(model.scopes):
-        nodes += 1
-        measured += node.is_op(*MEASURING) and any(v is not None and v.kind == "node" for v in node.inputs)
-        if node.domain or node.op_type not in SHAPE_OPERATORS:
-            continue
+    nodes = sum(len(scope.nodes) for scope in all_scopes(model.scopes))
+    measured = sum(any(v.kind == "node" for v in node.operands) for node in find_nodes(model.scopes, *MEASURING))
+    for node in find_nodes(model.scopes, *SHAPE_OPERATORS):
         totals[node.op_type] += 1
         on_shapes[node.op_type] += tensors.works_on_shapes(node)
         for index, name in value_inputs(node).items():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import combinations
 from typing import ClassVar
 
@@ -18,7 +20,7 @@ from graphkit.graph.operator_traits import JOINING, LOOKUPS, SHAPE_READERS, join
 from graphkit.graph.uses import ShapeTensors
 from graphkit.graph.view import Node, Scope, Value, all_nodes, walk_postorder
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.ops.tensor import without_huge_numbers
+from graphkit.ops.tensor import Tensor, without_huge_numbers
 from graphkit.render.document_blocks import Block, Cell, Drawing, NodeMark, Prose, Shortened, table
 from graphkit.render.result import Result
 from graphkit.shapes import Expr, Ratio, Shapes, infer, is_known
@@ -215,8 +217,10 @@ def _make_group(key: tuple[str, str, str], nodes: list[Node], shapes: Shapes) ->
     for value, count in sorted(counts.items(), key=lambda item: (-item[1], item[0].name)):
         kind = value.kind if value.kind != "input" else "body input" if value.scope.depth else "graph input"
         sources.append(Source(value.name, value.producer.operator if value.producer is not None else kind, count))
-    meanings = Counter(shape_meaning(value, shapes) for value in reads).most_common()
-    shown = tuple(Meaning(shape, count, why) for (shape, why), count in meanings)
+    meanings = Counter[tuple[str, str]]()
+    for first, *others in group_pairs((shapes[value], value) for value in reads).values():  # layers repeat
+        meanings[shape_meaning(first, shapes)] += 1 + len(others)
+    shown = tuple(Meaning(shape, count, why) for (shape, why), count in meanings.most_common())
     return OriginGroup(op, name, text, tuple(node.path for node in nodes), tuple(sources), shown)
 
 
@@ -425,7 +429,7 @@ class _Sets:
         self.bits: Mapping[tuple[str, ...], int] = {chosen: 1 << index for index, chosen in enumerate(sets)}
         self.always = (1 << len(sets)) - 1
         self.everything = self.bits[self.names]
-        self.tables: dict[frozenset[str], int] = {}
+        self.tables: dict[Tensor, int] = {}
 
     def tables_by_op(self) -> dict[Node, int]:
         tables: dict[Node, int] = {}
@@ -450,16 +454,17 @@ class _Sets:
 
     def _numbers(self, values: Sequence[Value]) -> int:
         """Return for which sets all elements of some values are numbers."""
-        if all(value in self.tensors.static for value in values):
-            return self.always
-        elements = [self.shapes[value].elements for value in values]
-        if None in elements:
-            return 0
-        every = (each.dividend if isinstance(each, Ratio) else each for some in elements for each in some or ())
-        needed = frozenset(name for each in every if isinstance(each, Expr) for name in each.symbols)
-        if needed not in self.tables:
-            self.tables[needed] = sum(bit for chosen, bit in self.bits.items() if needed <= set(chosen))
-        return self.tables[needed]
+        open_ones = (self.shapes[value] for value in values if value not in self.tensors.static)
+        return reduce(operator.and_, map(self._table_of, open_ones), self.always)
+
+    def _table_of(self, tensor: Tensor) -> int:
+        if tensor not in self.tables:  # layers repeat
+            elements = tensor.elements
+            every = [each.dividend if isinstance(each, Ratio) else each for each in elements or ()]
+            needed = {name for each in every if isinstance(each, Expr) for name in each.symbols}
+            sets = () if elements is None else self.bits.items()
+            self.tables[tensor] = sum(bit for chosen, bit in sets if needed.issubset(chosen))
+        return self.tables[tensor]
 
     def reason(self, node: Node) -> str:
         for value in node.results:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import onnx
@@ -22,9 +22,9 @@ from graphkit.errors import count_things
 from graphkit.graph.names import group_pairs
 from graphkit.graph.operator_traits import EXTRA, QUANTIZED
 from graphkit.graph.roles import trace_condition
-from graphkit.graph.view import Node, all_nodes, all_scopes, as_text
+from graphkit.graph.view import Node, all_nodes, all_scopes, as_text, find_nodes
 from graphkit.io.byte_source import external_extent, source_of
-from graphkit.io.tensors import element_count, payload_size, walk_tensors
+from graphkit.io.tensors import element_count, payload_size
 from graphkit.io.wire import encode_varint
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, Shortened, size_text, table, table_of
@@ -60,17 +60,13 @@ class WeightBits(Struct, frozen=True):
     bytes: int
 
 
-def stored_weights(model: Model) -> list[tuple[Weight, Node | None]]:
+@lru_cache(maxsize=4)  # a report asks twice
+def stored_weights(model: Model) -> Sequence[tuple[Weight, Node | None]]:
     """Return the tensors that are stored in a model, tied ones once, each with the first node that reads it."""
-    if model not in _KNOWN:
-        packed, weights = _packed_bits(all_nodes(model.scopes)), dict[object, tuple[Weight, Node | None]]()
-        for number, (tensor, reader) in enumerate(_stored_tensors(model)):
-            weights.setdefault(_bytes_place(tensor) or number, (_make_weight(tensor, packed), reader))
-        _KNOWN[model] = [*weights.values()]
-    return list(_KNOWN[model])
-
-
-_KNOWN: WeakKeyDictionary[Model, list[tuple[Weight, Node | None]]] = WeakKeyDictionary()  # a report asks twice
+    packed, weights = _packed_bits(find_nodes(model.scopes, *PACKED)), dict[object, tuple[Weight, Node | None]]()
+    for number, (tensor, reader) in enumerate(_stored_tensors(model)):
+        weights.setdefault(_bytes_place(tensor) or number, (_make_weight(tensor, packed), reader))
+    return tuple(weights.values())
 
 
 def stored_bytes(model: Model) -> int:
@@ -92,7 +88,7 @@ def shared_bytes(models: Sequence[Model]) -> int:
 
 
 def _tensors_in_files(model: Model) -> list[onnx.TensorProto]:
-    return [tensor for tensor, _ in walk_tensors(model.proto) if _is_in_a_file(tensor)]
+    return [tensor for tensor, _ in model.tensors if _is_in_a_file(tensor)]
 
 
 def _inside_bytes(tensor: onnx.TensorProto) -> int:
@@ -112,11 +108,10 @@ def _stored_tensors(model: Model) -> Iterator[tuple[onnx.TensorProto, Node | Non
             tensor = value.tensor
             if tensor is not None and value.consumers:
                 readers[id(tensor)] = value.consumers[0][0]
-        for node in scope.nodes:
-            if node.is_op("Constant"):
-                out = node.outputs[0] if node.outputs else None
-                constants[node.proto.name or node.op_type] = out.consumers[0][0] if out and out.consumers else node
-    for tensor, holder in walk_tensors(model.proto):
+        for node in scope.nodes_of("Constant"):
+            out = node.outputs[0] if node.outputs else None
+            constants[node.proto.name or node.op_type] = out.consumers[0][0] if out and out.consumers else node
+    for tensor, holder in model.tensors:
         yield tensor, constants.get(holder) if holder is not None else readers.get(id(tensor))
 
 
@@ -124,7 +119,7 @@ def _packed_bits(nodes: Iterable[Node]) -> dict[str, int]:
     """Return the bits of the elements that tensors of bytes hold, by name."""
     bits_of = {}
     for node in nodes:
-        inputs, attribute, default = PACKED.get(node.operator, ((), "", 0))
+        inputs, attribute, default = PACKED[node.operator]
         bits = node.attr(attribute, default) if attribute else default
         for index in inputs:
             if (value := node.input(index)) is not None:
@@ -332,7 +327,7 @@ def summary(model: ModelLike, *, hash_weights: bool = False) -> Summary:
     operators = tuple(OperatorCount(op, domain, count) for (op, domain), count in by_count)
     local = {(as_text(function.domain), as_text(function.name)) for function in proto.functions}
     foreign = [o for o in operators if o.domain not in STANDARD_DOMAINS and (o.domain, o.op) not in local]
-    tensors = [(tensor, node, payload_size(tensor) or 0) for tensor, node in walk_tensors(proto)]
+    tensors = [(tensor, node, payload_size(tensor) or 0) for tensor, node in model.tensors]
     by_size = sorted(tensors, key=lambda item: -item[2])[:LARGEST]
     counts_of, sizes_of = Counter[str](), Counter[str]()  # by dtype
     for tensor, _, size in tensors:
@@ -436,7 +431,7 @@ def _model_problems(model: Model) -> Iterator[Finding]:
     # and branches that never run, of which there is none where inputs decide
     nodes = [node for node in all_nodes(model.scopes) if node.proto.name and not node.is_op("Constant")]
     is_repeated = len({(node.scope, node.proto.name) for node in nodes}) < len(nodes)
-    if not is_repeated and all(trace_condition(node) for node in all_nodes(model.scopes) if node.is_op("If")):
+    if not is_repeated and all(map(trace_condition, find_nodes(model.scopes, "If"))):
         return
     from graphkit.equivalence.loading import loadable_copy  # which few models need
 

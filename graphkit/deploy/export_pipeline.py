@@ -21,7 +21,7 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.graph.operator_traits import COMPARING, MEASURING
 from graphkit.graph.roles import Role, declared_rank, dim_at
 from graphkit.graph.uses import find_readers
-from graphkit.graph.view import Node, Value, all_nodes, walk_breadth_first
+from graphkit.graph.view import Node, Value, find_nodes, walk_breadth_first
 from graphkit.io.byte_source import shown_path
 from graphkit.io.read import CONFIGURATIONS
 from graphkit.model import Model, load
@@ -386,9 +386,7 @@ def padding_token(model: Model) -> int | None:
 def _token_comparisons(model: Model) -> Iterator[tuple[Node, Value, Array]]:
     """Yield the nodes that compare token ids with constants, the ids, and the constants."""
     shapes = infer(model)
-    for node in all_nodes(model.scopes):
-        if not node.is_op(*COMPARING):
-            continue
+    for node in find_nodes(model.scopes, *COMPARING):
         pair = node.input(0), node.input(1)
         for value, constants in (pair, pair[::-1]):
             ids = id_input(value)

@@ -8,7 +8,7 @@ Source: onnx/onnx.proto (TensorProto).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import onnx
@@ -37,8 +37,7 @@ def walk_tensors(model: onnx.ModelProto) -> Iterator[tuple[TensorProto, str | No
         yield from _graph_tensors(training.initialization)
         yield from _graph_tensors(training.algorithm)
     for function in model.functions:
-        for node in function.node:
-            yield from _node_tensors(node)
+        yield from _node_tensors(function.node)
         for attribute in function.attribute_proto:
             yield from _attribute_tensors(attribute, function.name)
 
@@ -49,13 +48,14 @@ def _graph_tensors(graph: onnx.GraphProto) -> Iterator[tuple[TensorProto, str | 
     for sparse in graph.sparse_initializer:
         yield sparse.values, None
         yield sparse.indices, None
-    for node in graph.node:
-        yield from _node_tensors(node)
+    yield from _node_tensors(graph.node)
 
 
-def _node_tensors(node: onnx.NodeProto) -> Iterator[tuple[TensorProto, str | None]]:
-    for attribute in node.attribute:
-        yield from _attribute_tensors(attribute, node.name or node.op_type)
+def _node_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[TensorProto, str | None]]:
+    for node in nodes:
+        if attributes := node.attribute:  # which is quicker than to walk none
+            for attribute in attributes:
+                yield from _attribute_tensors(attribute, node.name or node.op_type)
 
 
 def _attribute_tensors(attribute: onnx.AttributeProto, node: str) -> Iterator[tuple[TensorProto, str | None]]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from itertools import combinations
 from typing import Any
@@ -243,24 +242,18 @@ class _Inference:
         return self.passes[-1].finish(self.passes[self.unsettled :]) if self.unsettled else shapes
 
 
-@dataclass(frozen=True)
-class _Given:
-    """Known facts of inputs, by what an inference reads of them."""
-
-    state: Hashable
-    inputs: Inputs = field(compare=False)
-
-
 @lru_cache(maxsize=12)  # an original is asked about again after all rewrites of it, and with an empty past
-def _inference_of_state(model: Model, given: _Given) -> _Inference:
-    return _Inference(model, given.inputs)
+def _inferences_at(model: Model, state: Hashable) -> list[_Inference]:  # noqa: ARG001 - it is what they are kept by
+    return []
 
 
 def _inference_of(model: Model, inputs: Inputs) -> _Inference:
-    return _Inference(model, inputs) if inputs.values else _inference_of_state(model, _Given(inputs.state(), inputs))
+    kept: list[_Inference] = [] if inputs.values else _inferences_at(model, inputs.state())
+    kept += [] if kept else [_Inference(model, inputs)]
+    return kept[0]
 
 
-for forget in (_inference_of_state.cache_clear, _infer_spec.cache_clear, _CONSTANTS.clear):
+for forget in (_inferences_at.cache_clear, _infer_spec.cache_clear, _CONSTANTS.clear):
     forget_on_registration(forget)
 
 
@@ -283,7 +276,8 @@ class _Engine:
         self.work = 0
         self.running: list[Scope] = []  # the functions around, outermost first
         self.body: Scope | None = None  # the innermost body around that may not run
-        self.certain: set[Scope] = {model.graph}  # scopes that run whenever the model does
+        self.main = model.graph
+        self.certain: set[Scope] = {self.main}  # scopes that run whenever the model does
         self.seen_functions: dict[Value, Tensor] = {}
         functions = zip(model.proto.functions, model.scopes[1:], strict=True)
         self.functions = {(f.domain, f.name, f.overload): (f, scope) for f, scope in functions}
@@ -337,11 +331,10 @@ class _Engine:
         return [self.known(value) for value in body.outputs]
 
     def run_main(self) -> None:
-        graph = self.model.graph
-        for value in graph.inputs:
+        for value in self.main.inputs:
             constant = value.tensor if self.model.proto.ir_version < 4 else None
             self.table[value] = self.given.tensor(value, self.notes) if constant is None else self.load(constant)
-        self.run_scope(graph)
+        self.run_scope(self.main)
 
     def run_scope(self, scope: Scope) -> None:
         for value in scope.initializers:
@@ -359,7 +352,8 @@ class _Engine:
 
     def run_node(self, node: Node) -> None:
         check_time()
-        inputs = [None if value is None else self.known(value) for value in node.inputs]
+        table = self.table
+        inputs = [None if value is None else table.get(value) or self.known(value) for value in node.inputs]
         try:
             results = self._results(node, inputs)
         except UnknownError as reason:
@@ -371,7 +365,8 @@ class _Engine:
         for index, value in enumerate(node.outputs):
             if value is not None:
                 tensor = results[index] if index < len(results) else unknown_tensor(f"{node.label} has no such output")
-                self.table[value] = tensor if tensor.dims is None else share_tensor(self.rewriter.tensor(tensor))
+                rewritten = self.rewriter.tensor(tensor)
+                table[value] = tensor if rewritten is tensor else share_tensor(rewritten)
 
     def _bound_attributes(self, node: Node) -> Mapping[str, AttributeProto]:
         if not self.running:
@@ -380,9 +375,10 @@ class _Engine:
         return {name: attribute for name, attribute in bound.items() if not attribute.ref_attr_name}
 
     def _results(self, node: Node, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
-        self.work += node.scope is not self.model.graph
-        if self.work > MAX_WORK:
-            raise UnknownError("the bodies and functions around it take too long")
+        if node.scope is not self.main:
+            self.work += 1
+            if self.work > MAX_WORK:
+                raise UnknownError("the bodies and functions around it take too long")
         rule, key = RULES.get(node.operator), None
         if rule is not None and not (self.functions or node.bodies):
             key = result_key(rule, node, inputs)
@@ -392,11 +388,9 @@ class _Engine:
         function = self.functions.get((node.domain, node.op_type, node.proto.overload)) if self.functions else None
         if function is not None:
             return self._call_function(ctx, *function)
-        if rule is None:
-            return infer_node(ctx)
         before = len(self.notes.reasons), self.notes.mark()
-        found = rule(ctx)
-        results = found if isinstance(found, list) else [found]
+        found = infer_node(ctx) if rule is None else rule(ctx)
+        results = [share_tensor(each) for each in (found if isinstance(found, list) else [found])]
         if key is not None:
             keep_results(key, ctx, results, *before)
         return results
@@ -433,9 +427,8 @@ class _Engine:
 
     def learn(self, equal: list[tuple[Expr, Expr]]) -> bool:
         """Take the requirements of the main graph's nodes into the next pass, and return whether any is new."""
-        main = self.model.graph
         notes = self.notes.equalities, self.notes.inequalities
-        equalities, inequalities = ([each for each in noted if each.scope is main] for noted in notes)
+        equalities, inequalities = ([each for each in noted if each.scope is self.main] for noted in notes)
         equalities = [each for each in equalities if is_known(each.left) and is_known(each.right)]
         pairs = dict.fromkeys((requirement.left, requirement.right) for requirement in equalities)
         new_pairs = [pair for pair in pairs if pair not in equal and find_replacement(*pair) is not None]
@@ -499,7 +492,7 @@ forget_on_registration(KNOWN_RESULTS.clear)
 
 
 def share_tensor(tensor: Tensor) -> Tensor:
-    """Return the one tensor of these facts."""
+    """Return the one tensor of these facts, or itself where its rank is unknown."""
     key: Hashable = None
     if type(tensor) is Tensor and not tensor.may_have_data:
         key = tensor.dtype, tensor.dims, tensor.reason
@@ -507,7 +500,7 @@ def share_tensor(tensor: Tensor) -> Tensor:
         elements = tuple(data.ravel().tolist()) if data.size <= MAX_COMPARED else (None,)
         if COMPARED.issuperset(map(type, elements)):
             key = tensor.dtype, tensor.dims, tensor.reason, data.shape, elements
-    if key is None:
+    if key is None or tensor.dims is None:
         return tensor
     if len(_TENSORS) >= MAX_KNOWN:
         _TENSORS.clear()
@@ -516,9 +509,12 @@ def share_tensor(tensor: Tensor) -> Tensor:
 
 def result_key(rule: Rule, node: Node, inputs: Sequence[Tensor | None]) -> Hashable | None:
     """Return all that a rule of graphkit's own sees of a node; None for rules that see more."""
-    if node.op_type in UNLIKE or not str(getattr(rule, "__module__", "")).startswith("graphkit.ops."):
-        return None
-    return rule, node.signature, *map(id, inputs)
+    return None if node.op_type in UNLIKE or not _is_own(rule) else (node.signature, *map(id, inputs))
+
+
+@lru_cache(maxsize=1024)
+def _is_own(rule: Rule) -> bool:
+    return str(getattr(rule, "__module__", "")).startswith("graphkit.ops.")
 
 
 def keep_results(

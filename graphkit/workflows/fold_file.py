@@ -17,7 +17,7 @@ from graphkit.analysis.shape_ops import Change, changes_table
 from graphkit.analysis.tensor_shapes import RemainingShapes, remaining_shapes
 from graphkit.errors import UsageError, count_things
 from graphkit.graph.operator_traits import SHAPE_OPERATORS
-from graphkit.graph.view import all_nodes
+from graphkit.graph.view import all_nodes, find_nodes
 from graphkit.io.byte_source import shown_path
 from graphkit.io.read import find_beside
 from graphkit.io.transaction import made_folder
@@ -192,8 +192,8 @@ def _count_operators(before: Model, after: Model) -> tuple[Change, ...]:
     if before.proto.functions or after.proto.functions:
         rows.append(Change("nodes of functions", *(sum(1 for _ in all_nodes(m.scopes[1:])) for m in (before, after))))
     plumbing = (
-        sum(node.is_op(*SHAPE_OPERATORS) and model.shape_tensors.works_on_shapes(node) for node in nodes)
-        for model, nodes in zip((before, after), graphs, strict=True)
+        sum(map(model.shape_tensors.works_on_shapes, find_nodes((model.graph,), *SHAPE_OPERATORS)))
+        for model in (before, after)
     )
     return (*rows, Change("nodes that compute shapes", *plumbing), Change("all nodes", *map(len, graphs)))
 

@@ -82,7 +82,7 @@ def forget() -> None:
     for forget_known in (
         engine.KNOWN_RESULTS.clear,
         engine._infer_spec.cache_clear,
-        engine._inference_of_state.cache_clear,
+        engine._inferences_at.cache_clear,
         engine._CONSTANTS.clear,
     ):
         forget_known()

@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from graphkit.graph.roles import Axis
-from graphkit.graph.view import Node, all_nodes
+from graphkit.graph.view import Node, all_scopes, find_nodes
 from graphkit.model import Model
 from graphkit.ops.data_movement import Concatenated
 from graphkit.ops.preconditions import Broadcast, Related
@@ -311,8 +311,10 @@ def _broadcasts(shapes: Shapes) -> Iterator[Broadcast]:
 
 def _computed_dims(shapes: Shapes, names: frozenset[str]) -> Iterator[tuple[Expr, ...]]:
     """Yield the known shapes of what nodes compute: their outputs, and the scores that an attention keeps to itself."""
+    scopes = shapes.model.scopes
+    attentions = {name for scope in all_scopes(scopes) for name in scope.by_operator if name.endswith("Attention")}
     outputs = (shapes[value].dims for value in shapes if value.kind == "node" and not value.is_constant)
-    for dims in (*outputs, *map(partial(_score_dims, shapes), all_nodes(shapes.model.scopes))):
+    for dims in dict.fromkeys((*outputs, *map(partial(_score_dims, shapes), find_nodes(scopes, *attentions)))):
         if dims is not None and all(dim.symbols <= names for dim in dims):
             yield dims
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from weakref import WeakKeyDictionary
+from itertools import chain
 
 import numpy as np
 from msgspec import Struct, field
@@ -159,13 +159,14 @@ class _Collector:
         self.ranges = ValueRangeAnalysis(shapes.model, self.tensor, typical=True)
         self.found: dict[tuple[Scope, str, Precondition], SharedPrecondition] = {}
         self.passes = [*map(_by_node, shapes.preconditions)]
+        self.noted = set(chain(*self.passes))
 
     def scope(self, scope: Scope) -> None:
         guard = guard_of(scope, self.tensor)
         for node in in_order(scope) if scope.problems else scope.nodes:
-            for body in node.bodies.values():
+            for body in node.bodies.values() if node.bodies else ():
                 self.scope(body)
-            for required in self.of(node):
+            for required in self.of(node) if node in self.noted or node.operator in GATHERING else ():
                 precondition = required if guard is None else Guarded(required, guard)
                 key = scope, node.operator, precondition
                 self.found.setdefault(key, SharedPrecondition(scope, precondition)).nodes.append(node)
@@ -220,17 +221,13 @@ def _by_node(noted: Preconditions) -> dict[Node, dict[Precondition, None]]:
     return result
 
 
-def collect_preconditions(shapes: Shapes) -> list[SharedPrecondition]:
+@lru_cache(maxsize=4)  # a report asks twice
+def collect_preconditions(shapes: Shapes) -> Sequence[SharedPrecondition]:
     """Return the preconditions of all nodes; in a function, those that hold for all its calls."""
-    if shapes not in _KNOWN:
-        collector = _Collector(shapes)
-        for scope in shapes.model.scopes:
-            collector.scope(scope)
-        _KNOWN[shapes] = tuple(collector.found.values())
-    return list(_KNOWN[shapes])
-
-
-_KNOWN: WeakKeyDictionary[Shapes, tuple[SharedPrecondition, ...]] = WeakKeyDictionary()  # a report asks twice
+    collector = _Collector(shapes)
+    for scope in shapes.model.scopes:
+        collector.scope(scope)
+    return tuple(collector.found.values())
 
 
 Assignment = Mapping[str, int]
