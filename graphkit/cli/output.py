@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import gc
 import os
 import shlex
 import shutil
@@ -254,6 +255,7 @@ def _discard_buffer(stream: TextIO) -> None:
 
 
 STREAM = "-"
+OBJECTS = 100  # of each node, in all facts about it: none of them is garbage before the command ends
 
 
 def load_model(name: str) -> Model:
@@ -267,7 +269,9 @@ def load_model(name: str) -> Model:
     from graphkit.model import load as load_file
 
     if name != STREAM:
-        return load_file(name)
+        model = load_file(name)
+        gc.set_threshold(max(gc.get_threshold()[0], OBJECTS * len(model.proto.graph.node)))
+        return model
     path = _spool_input()
     try:
         model = load_file(path)
