@@ -17,6 +17,7 @@ from onnx import AttributeProto, TensorProto
 from graphkit.dtypes import dtype_name
 from graphkit.graph.declared_types import Dim
 from graphkit.graph.operator_traits import (
+    MOVING,
     NORMALIZATIONS,
     RANDOM,
     RESHAPING,
@@ -25,7 +26,7 @@ from graphkit.graph.operator_traits import (
     value_inputs,
 )
 from graphkit.graph.uses import find_lookups, table_entries
-from graphkit.graph.view import Node, Value, all_nodes, as_text, attribute_value
+from graphkit.graph.view import Node, Value, all_nodes, as_text, attribute_value, unwrap_value
 from graphkit.ops.elementwise_and_reduction import NO_WHERE
 from graphkit.ops.tensor import Element, TensorSequence, element_number, element_numbers, plain_dims
 from graphkit.shapes import Shapes, is_known
@@ -90,6 +91,12 @@ def _finds_assigned(lint: Lint, node: Node) -> bool:
     return any(value.producer and value.producer.is_op("Expand") for value in written)
 
 
+def _moves_places(_: Lint, node: Node) -> bool:
+    """Whether a node moves the places at which others found the largest elements."""
+    makers = [unwrap_value(value, MOVING | {"Mul"}).producer for value in node.results]
+    return any(maker is not None and maker.is_op("TopK", "ArgMax", "ArgMin") for maker in makers)
+
+
 QUANTISED = (  # products, whose second input is the weight
     *("MatMulInteger", "ConvInteger", "com.microsoft.MatMulNBits", "com.microsoft.DynamicQuantizeMatMul"),
     "com.microsoft.MatMulIntegerToFloat",
@@ -120,6 +127,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("operator", "Cast", "dequantize", lambda _, node: _is_made_by(node, QUANTISED)),
     Remedy("operator", "DynamicQuantizeLinear", "dequantize"),
     *(Remedy("operator", operator, "dequantize", _second_is_static) for operator in QUANTISED),
+    Remedy("operator", "", "cast-int64-away", _moves_places),
     Remedy("control flow", "If", "specialize-input"),
     Remedy("function", "", "inline-functions"),
     Remedy("rank", "Einsum", "einsum-to-matmul"),

@@ -88,7 +88,7 @@ class ElementBounds(ForwardAnalysis[Interval]):
         if dtype in INTEGERS:
             if (known := element_numbers(self.shapes[value])) is not None:
                 return _bounds_of_array(known)
-            if value.output_index and node is not None and not node.is_op("Split"):
+            if value.output_index and node is not None and not node.is_op("Split", "TopK"):
                 return _of_dtype(dtype)
         if (
             node is None
@@ -114,9 +114,10 @@ class ElementBounds(ForwardAnalysis[Interval]):
             return _of_dtype(dtype)
         if kind in EXTREMES or kind in ("Cast", "Dropout"):
             return self.of(node.input(0))
-        if kind in ("ArgMax", "ArgMin"):
+        is_place = kind == "TopK" and dtype in INTEGERS and self.shapes[node.input(0)].dtype not in INTEGERS
+        if is_place or kind in ("ArgMax", "ArgMin"):
             dims = self.shapes.dims(node.input(0)) or ()
-            axis = node.axis(len(dims))
+            axis = node.axis(len(dims), -is_place)
             size = dims[axis].constant if axis is not None else None
             return _of_dtype(dtype) if size is None else Interval(0, max(size - 1, 0))
         if kind in PRODUCTS:

@@ -153,8 +153,7 @@ class BundleVerifier:
         if options.tolerance is None and not self.provider.is_cpu:
             tolerance = max(level_tolerance(model, self.provider) for model in originals.models)
         # the others come last, and ran at one level alone
-        distances = map(_prompt_distance, self.prompts, self.truth.logits, self.at_default.logits)
-        apart = max(distances, default=0.0)
+        apart = max(map(_prompt_distance, self.prompts, self.truth.logits, self.at_default.logits), default=0.0)
         is_wide = self.wide is not None
         self.allowed = BundleTolerance.of(originals.models, apart, tolerance, exact=exact, is_wide=is_wide)
         self.half = BundleTolerance.of(originals.models, 0.0, tolerance, exact=False)

@@ -223,8 +223,7 @@ def draw_array(usual: np.ndarray, edges: np.ndarray, rng: np.random.Generator, d
     if not array.size:
         return array
     if array.size < len(edges):  # each run shows others
-        picked = edges[(draw.number * array.size + np.arange(array.size)) % len(edges)]
-        array[...] = picked.reshape(array.shape)
+        array[...] = edges[(draw.number * array.size + np.arange(array.size)) % len(edges)].reshape(array.shape)
         return array
     if draw.kind == "edges":
         array = np.where(rng.random(array.shape) < 0.6, rng.choice(edges, array.shape), array)

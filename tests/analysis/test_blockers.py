@@ -317,6 +317,13 @@ def test_hexagon_takes_windows_of_six_axes_where_one_is_1_and_stays(  # as Qualc
     assert list(dict.fromkeys(row[0] for row in rows(found) if row[0] in ("apart", "turn", "join"))) == refused
 
 
+def test_places_of_the_best_are_moved_in_int32() -> None:
+    text = """(float[2, 5] x) => (float[a, b] v, int64[c, d, e] y) <int64[1] two = {2}> {
+        v, p = TopK <axis = 1> (x, two) y = Unsqueeze (p, two) }"""
+    found = rows(blockers(model_of(text), load_target("webgpu")))
+    assert [row[-1] for row in found if row[2] == "Unsqueeze"] == ["cast-int64-away"]
+
+
 @pytest.mark.parametrize(
     ("equation", "is_taken"),
     [("bhwc,hkc->bhwk", True), ("bhwc,wkc->bhwk", True), ("bhwc,khc->bhwk", False), ("bhwc,hwc->bhwc", False)],

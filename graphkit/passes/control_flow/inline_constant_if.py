@@ -229,8 +229,7 @@ class InlineConstantIf(Pass):
         copy = model.with_proto(copy_proto(model))
         same = dict(zip(all_nodes(model.scopes), all_nodes(copy.scopes), strict=True))
         inline_branches(copy.proto, copy.scopes, {same[node]: same[node].bodies[branches[node]] for node in decisions})
-        result = remove_dead_code(copy.with_proto(copy.proto)).model
-        return Outcome(result, tuple(changes), declined)
+        return Outcome(remove_dead_code(copy.with_proto(copy.proto)).model, tuple(changes), declined)
 
 
 def _known_condition(model: Model, node: Node, shapes: Callable[[], Shapes]) -> bool | None:

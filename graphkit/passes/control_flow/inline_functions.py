@@ -91,8 +91,7 @@ class InlineFunctions(Pass):
             return Outcome(model, declined=tuple(declined))
         _restore_names(proto.graph.node, result.graph.node, gone, {node.name for node in nodes_of(result)})
         leave_out(result.graph)
-        used = {domain_of(node.domain) for node in nodes_of(result)}
-        unused = {key[0] for key in gone} - used
+        unused = {key[0] for key in gone} - {domain_of(node.domain) for node in nodes_of(result)}
         keep_members(result.opset_import, [domain_of(entry.domain) not in unused for entry in result.opset_import])
         changes = (count_things(calls[key], f"call(s) of function '{key[1]}' inlined") for key in gone if calls[key])
         return Outcome(remove_dead_code(model.with_proto(result)).model, tuple(changes), tuple(declined))

@@ -86,8 +86,7 @@ class ExtractSubgraph(Pass):
         if missed := next((name for name in names if name not in live), ""):
             problem = f"no output that is asked for needs '{missed}', or only through other values"
             raise UsageError(f"{model.label}: {problem} where the subgraph begins - leave it out")
-        whole = remove_dead_code(base.with_proto(proto)).model
-        made = InferOutputShapes().run(drop_dead_inputs(whole)).model
+        made = InferOutputShapes().run(drop_dead_inputs(remove_dead_code(base.with_proto(proto)).model)).model
         was, now = (sum(len(scope.nodes) for scope in each.graph.walk()) for each in (model, made))
         changes = [f"{now:,} of {count_things(was, 'node(s)')} taken"]
         if names:

@@ -350,7 +350,7 @@ FUSED = {"DynamicQuantizeMatMul": _fused_product, "MatMulIntegerToFloat": _fused
 INT32, INT64 = TensorProto.INT32, TensorProto.INT64
 NARROW = INTEGERS - {INT64, TensorProto.UINT64}  # int64 holds each of their elements
 CALCULATING = frozenset({"Abs", "Add", "Max", "Min", "Mul", "Neg", "Sub"})
-SOURCES = ("Cast", "ArgMax", "ArgMin")  # what gives int64 that is cast to int32
+SOURCES = ("Cast", "ArgMax", "ArgMin", "TopK")  # what gives int64 that is cast to int32
 MOVED = MOVING | {"Where"}
 
 

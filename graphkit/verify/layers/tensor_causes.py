@@ -324,8 +324,7 @@ def constant_causes(case: TensorCase) -> Iterator[Cause]:
         return
     difference = case.x - case.y
     for kept in [(), *((axis,) for axis in reversed(range(case.x.ndim)))]:
-        others = tuple(axis for axis in range(case.x.ndim) if axis not in kept)
-        column = difference.mean(axis=others, keepdims=True)
+        column = difference.mean(axis=tuple(axis for axis in range(case.x.ndim) if axis not in kept), keepdims=True)
         if case.x.size == column.size > 1 or np.abs(difference - column).max() > np.abs(difference).max() / CLEAR:
             continue
         undo, added = case.compare_arrays(case.x, case.y + column), _added_constants(case, column.ravel())

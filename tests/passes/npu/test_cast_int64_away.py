@@ -78,6 +78,18 @@ def test_positions_of_the_greatest_are_looked_up_by_int32() -> None:
     assert lines(outcome.model)[1:] == ["a_int32 = Cast <to: int = 6> (a)", "y = Gather (t, a_int32)"]
 
 
+def test_the_best_are_picked_by_int32() -> None:
+    nodes = "v, p = TopK <axis = 1> (x, two) u = Unsqueeze (p, two) w = Concat <axis = 2> (u, u)"
+    model = graph(
+        f"{nodes} y = GatherElements <axis = 1> (t, w)", "float[2, 5] x, float[2, 5, 2] t", "int64[1] two = {2}"
+    )
+    outcome = check(PASS, model)
+    cast, moved = lines(outcome.model)[1:3]
+    assert cast == "p_int32 = Cast <to: int = 6> (p)"
+    assert moved.endswith("= Unsqueeze (p_int32, two)")
+    assert not outcome.declined
+
+
 DECLINED = {
     "stays int64, for 'x' is not known to fit into int32": graph("y = Add (x, x)", "int64[2, 3] x"),
     "stays int64, for 'b' is not known to fit into int32": graph(
@@ -116,6 +128,9 @@ BOUNDS = {
     "c = Cast <to = 7> (x) d = Add (c, k) e = Cast <to = 2> (d) a = Cast <to = 7> (e)": (0, 255),
     "c = Cast <to = 9> (x) a = Cast <to = 7> (c)": (0, 1),
     "a = ArgMax <axis = 1> (x)": (0, 1),
+    "c = Cast <to = 1> (x) b, a = TopK <axis = 1> (c, both)": (0, 1),
+    "c = Cast <to = 7> (x) a, b = TopK <axis = 1> (c, both)": WHOLE,
+    "c = Cast <to = 7> (x) b, a = TopK <axis = 1> (c, both)": WHOLE,  # which of the two it is nobody asks
     "c = Cast <to = 1> (x) a = Cast <to = 7> (c)": (-128, 127),
     "c = Cast <to = 1> (x) d = Sigmoid (c) e = Mul (d, share) a = Cast <to = 7> (e)": (0, 1),
     "c = Cast <to = 7> (x) d = Mul (c, huge) a = Mul (d, huge)": WHOLE,
@@ -127,7 +142,8 @@ BOUNDS = {
 @pytest.mark.parametrize(("nodes", "expected"), BOUNDS.items(), ids=BOUNDS)
 def test_bounds(nodes: str, expected: tuple[int, int]) -> None:
     inits = "int64[2, 2] k = {7, 8, 9, 100}, int64[1, 1] huge = {4611686018427387904}, int64 zero = {0}"
-    model = graph(f"{nodes} y = Identity (a)", "int8[2, 2] x", f"{inits}, float share = {{0.5}}")
+    inits += ", int64[1] both = {2}, float share = {0.5}"
+    model = graph(f"{nodes} y = Identity (a)", "int8[2, 2] x", inits)
     bounds = ElementBounds(model, infer(model)).of(model.graph.find("a"))
     assert (bounds.low, bounds.high) == expected
 
