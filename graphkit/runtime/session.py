@@ -40,6 +40,7 @@ LOADING = "see whether its data files are there, and whether this onnxruntime kn
 HINTS = {  # by a part of onnxruntime's message
     "two nodes with same node name": "`graphkit fold` gives its nodes names of their own",
     "InferenceError]": "correct the node; `graphkit fold` takes out a branch of an If that never runs",
+    "Dynamic shape is not": "the device takes fixed dims: `graphkit lower EXPORT -o OUT --target NAME`, then `Host`",
     "EP_FAIL": "see whether the driver of the device is there",
     "graph capture": "leave out the option that records runs; `graphkit report --provider` names the nodes on the CPU",
     "Could not find an implementation": "this onnxruntime has no kernel for the operator at the dtypes that it has",

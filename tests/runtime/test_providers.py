@@ -99,6 +99,12 @@ def test_openvino_computes_in_float32_on_a_processor_that_has_bfloat16_too(
     assert seen == [([found[written.options.get("device") == "npu"]], given)]
 
 
+def test_a_device_of_fixed_dims_says_that_a_bundle_has_to_be_lowered() -> None:
+    said = "[ONNXRuntimeError] : 11 : EP_FAIL : Dynamic shape is not supported yet, for input: val_81"  # of qnn
+    hint = "the device takes fixed dims: `graphkit lower EXPORT -o OUT --target NAME`, then `Host`"
+    assert str(session.load_error(said, "b/prefill.onnx")).endswith(f" - {hint}")
+
+
 @pytest.mark.parametrize("kind", [Session, IsolatedSession])
 def test_only_a_session_of_fixed_places_records_its_runs(
     kind: type[Session | IsolatedSession], monkeypatch: pytest.MonkeyPatch
