@@ -10,10 +10,10 @@ import numpy as np
 from graphkit.equivalence.application import Application, Result
 from graphkit.equivalence.movement import Movement, is_within
 from graphkit.equivalence.terms import Term, without_reshape
-from graphkit.ops.indexing import slice_length
 from graphkit.ops.rule_context import UnknownError
 from graphkit.ops.tensor import dims_product
 from graphkit.shapes import Expr, const, lower, upper
+from graphkit.symbolic.algebra import maximum, minimum
 
 ZERO, ONE = const(0), const(1)
 Ends = tuple[Expr, Expr]  # how many elements come before an axis and behind it
@@ -94,11 +94,16 @@ def gather_one(app: Application) -> Result:
     start, length = None, ONE
     if found and all(each == found[0] + at for at, each in enumerate(found)):
         start, length = _count_from_front(found[0], dim), const(len(found))
-    elif (first := _first_of_count(indices)) is not None:
-        start, length = first, indices.shape[0]
+    elif (first := first_of_count(indices)) is not None and lower(first) >= 0:
+        start, length = first, there_of(dim, first, indices.shape[0])
     if start is None or not is_within(start, length, dim) or lower(dim - start) < 1:
         return None
     return app.tools.movement.reshape(app.tools.movement.slice(source, axis, start, length), app.shape)
+
+
+def there_of(dim: Expr, start: Expr, length: Expr) -> Expr:
+    """Return how many elements an axis has from one on, up to a number: what looks that many up runs where all are."""
+    return maximum(ZERO, minimum(start + length, dim) - start)
 
 
 def take_element(app: Application) -> Result:
@@ -204,13 +209,13 @@ def shift_count(app: Application) -> Result:
         line, number = without_reshape(term), app.elements_of(other)
         if line is None or other.dtype != term.dtype or number is None or len(number) != 1:
             continue
-        if (start := _first_of_count(line)) is not None:
+        if (start := first_of_count(line)) is not None:
             key = (app.dtype, start + number[0], line.shape[0])
             return app.tools.movement.reshape(app.tools.terms.make("Count", key, (), app.dtype, line.shape), app.shape)
     return None
 
 
-def _first_of_count(term: Term) -> Expr | None:
+def first_of_count(term: Term) -> Expr | None:
     """Return where a list starts that counts up by 1, None for any other term."""
     if term.op != "Count":
         return None
@@ -241,13 +246,14 @@ def write_box(app: Application) -> Result:
 
 
 def read_box(app: Application) -> Result:
-    """Read a box as a cut that ends where its data does: it runs where that is all of the box, or this is empty."""
+    """Read a box as cuts that end where its data does: it runs where these are all of the box, or this is empty."""
     if isinstance(found := find_read(app), str):
         return found
-    term = app.operand(0)
-    for axis, (start, length, _) in enumerate(found):
-        term = app.tools.movement.slice(term, axis, start, length)
-    return app.tools.movement.reshape(term, app.shape)
+    term, move = app.operand(0), app.tools.movement
+    for axis, (start, there, length) in enumerate(found):
+        part = move.slice(term, axis, start, there)
+        term = move.reshape(part, (*term.shape[:axis], length, *term.shape[axis + 1 :]))
+    return move.reshape(term, app.shape)
 
 
 def find_read(app: Application) -> list[tuple[Expr, Expr, Expr]] | str:
@@ -268,8 +274,7 @@ def find_read(app: Application) -> list[tuple[Expr, Expr, Expr]] | str:
         if start is None or len(long) > 1 or (long and own <= last):
             return f"its indices along axis {axis} do not count up"
         start, last = start + dim if upper(start + length) <= 0 and lower(length) > 0 else start, own
-        there = slice_length(dim, start, start + length, ONE)
-        if there is None or not is_within(start, there, dim):
+        if lower(start) < 0 or not is_within(start, there := there_of(dim, start, length), dim):
             return f"whether it starts in {dim} depends on sizes"
         box.append((start, there, length))
     if dims_product([length for *_, length in box]) != dims_product(grid):
@@ -318,7 +323,7 @@ def _start_along(app: Application, term: Term, axis: int) -> Expr | None:
         return None
     line = app.tools.movement.reshape(source, (term.shape[axis],))
     if (elements := app.elements_of(line)) is None:
-        return _first_of_count(line)
+        return first_of_count(line)
     counts = bool(elements) and all(each == elements[0] + at for at, each in enumerate(elements))
     return elements[0] if counts else None
 

@@ -332,11 +332,16 @@ def _failure_keys(run: Run, *, is_original: bool) -> Iterator[object]:
         yield _failure_kind(replace(app, args=args))
     with suppress(UnknownError):
         if op == "Reshape" and copies_zeros(app, app.operand(0).shape) and (is_original or _says_its_dims(app)):
-            yield op, dims_product(app.operand(0).shape), dims_product(app.shape)
+            yield op, app.operand(0).shape, app.shape
+        if op == "Gather" and (start := cutting.first_of_count(app.operand(1))) is not None:
+            dim = app.operand(0).shape[app.axis(app.attr("axis", 0), len(app.operand(0).shape))]
+            yield op, cutting.there_of(dim, start, app.operand(1).shape[0]), app.operand(1).shape[0]
         if op == "GatherND" and is_original and not isinstance(box := cutting.find_read(app), str):
-            rest = app.operand(0).shape[len(box) :]  # it runs where all that it reads is there, or nothing is read
-            there, read = zip(*(ends[1:] for ends in box), strict=True)
-            yield "Reshape", dims_product((*there, *rest)), dims_product((*read, *rest))
+            for axis, (_, there, length) in enumerate(box):  # which runs where all is there, or where nothing is read
+                others = [size for place, size in enumerate(app.operand(0).shape) if place >= len(box)]
+                others += [size for place, (*_, size) in enumerate(box) if place != axis]
+                if all(lower(size) >= 1 for size in others):
+                    yield "Gather", there, length
 
 
 def _says_its_dims(app: Application) -> bool:

@@ -89,13 +89,13 @@ def _slice_dim(ctx: InferenceContext, dim: Expr, start: Bound, end: Bound, step:
     if upper(stride) < 0 and element_number(end) in (INT32_MAX, INT64_MAX):
         where = "which is the front in onnxruntime, and the end in ONNX"
         return ctx.new_symbol(f"the Slice goes backwards to {end}, {where}")
-    length = slice_length(dim, Expr.of(start), Expr.of(end), stride)  # type: ignore[arg-type]
+    length = _slice_length(dim, Expr.of(start), Expr.of(end), stride)  # type: ignore[arg-type]
     if length is None:
         return ctx.new_symbol(f"the Slice goes from {start} to {end}, and either may be below 0 or not")
     return length
 
 
-def slice_length(dim: Expr, start: Expr, end: Expr, step: Expr) -> Expr | None:
+def _slice_length(dim: Expr, start: Expr, end: Expr, step: Expr) -> Expr | None:
     """Return how many elements a slice has, None where a bound may count from either end."""
     if lower(step) > 0:
         first, last = _clamp_bound(start, dim, const(0), dim), _clamp_bound(end, dim, const(0), dim)

@@ -210,9 +210,9 @@ CASES = (
          constants={"ends": np.array([[-2, -1]]), "minus2": np.array([-2])}),
     Case("grid", HOW + "w = Neg (x) y = GatherND (w, at)", "y = Neg (x)",
          "(T[past_b, past_s] x) => (T[k, l] y)", dtypes=("float", "int64", "double")),
-    Case("grid", HOW + "y = GatherND (u, at)", GRID + "e = Concat <axis = 0> (b, s) c = Slice (u, zeros, e, both) "
-         "y = Reshape (c, e)", "(T[past_b, past_s] x, T[past_n, past_m] u) => (T[k, l] y)",
-         dtypes=("float", "int64", "double", "bool"), constants={"zeros": np.array([0, 0]), "both": np.array([0, 1])}),
+    Case("grid", HOW + "y = GatherND (u, at)", GRID + "b0 = Squeeze (b) s0 = Squeeze (s) r = Range (zero, b0, one) "
+         "q = Range (zero, s0, one) g = Gather <axis = 0> (u, r) y = Gather <axis = 1> (g, q)",
+         "(T[b, s] x, T[n, m] u) => (T[k, l] y)", dtypes=("float", "int64", "double", "bool")),
     Case("grid", SLOTS + "at = Unsqueeze (r, i1) y = GatherND (d, at)", "y = Identity (g)",
          TWO, dtypes=("float", "int64", "double", "bool")),
     Case("tensor scatter", ROW + "w = TensorScatter <axis = 1> (d0, u0, p) y = Squeeze (w, i0)",

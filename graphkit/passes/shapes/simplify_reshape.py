@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from graphkit.graph.new_nodes import RESHAPE_SINCE, make_reshape
 from graphkit.graph.operator_traits import RESHAPING, UNARY, broadcasts_inputs
 from graphkit.graph.view import Node, Value, follow_chain
-from graphkit.ops.tensor import Dims, dims_product, is_known
+from graphkit.ops.tensor import Dims, dims_product
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, attributes_of
 from graphkit.shapes import Expr, lower, symbol
 from graphkit.symbolic.expr import Atom, TooComplexError
@@ -45,11 +45,9 @@ def open_spec(before: Sequence[Expr], after: Dims) -> tuple[Expr | int, ...]:
     for position in unclear:
         try:
             others = dims_product(after[:position] + after[position + 1 :])
-            total = dims_product(before)  # of what a Slice cuts, it may be less than it would be if the model ran
-            is_left = not is_known(total) or total == others * after[position] or total // others == after[position]
-        except (TooComplexError, ZeroDivisionError):
+        except TooComplexError:
             continue
-        if lower(others) >= 1 and is_left:
+        if lower(others) >= 1:
             spec[position] = -1
             break
     return tuple(spec)

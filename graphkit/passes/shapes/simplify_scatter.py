@@ -11,10 +11,9 @@ from onnx import TensorProto
 
 from graphkit.dtypes import INT64_MAX, dtype_name
 from graphkit.graph.declared_types import shape_text
-from graphkit.graph.new_nodes import make_concat, make_reshape, make_slice
+from graphkit.graph.new_nodes import make_concat, make_gather, make_reshape, make_slice
 from graphkit.graph.view import Node, Value, walk_breadth_first
 from graphkit.ops.elementwise_and_reduction import NO_WHERE
-from graphkit.ops.indexing import slice_length
 from graphkit.ops.tensor import Dims
 from graphkit.ops.value_ranges import Affine, ValueRangeAnalysis
 from graphkit.passes.shapes.simplify_reshape import inserted_axes, reshape_spec
@@ -181,7 +180,7 @@ class SimplifyScatter(Rewrite):
                 box, out = find_box(editor.shapes, ranges, node), node.result()
                 updates, spec = _read_updates(editor, node, box)
                 if box.partial:
-                    plan = BoxPlan(editor, node, box)
+                    plan = _Plan(editor, node, box)
                     bounds = [plan.bounds(axis) for axis in box.partial]
                     source: NodeInput = updates
                     if spec:
@@ -201,27 +200,24 @@ class SimplifyGather(Rewrite):
     """Replace a GatherND that reads a range along each axis by the Slice of it, or by its data where it reads all.
 
     A mask is exported so: each element is looked up by its row and its column, which come from Range, Expand and
-    Concat. Where its data may end before a range does, a Reshape has the sizes of the ranges: a Slice stops there, and
-    the GatherND does not run. Legality: each index increases by one along one axis of the indices, and each axis serves
-    one index, in order; the sign of each index is known, and each bound, as in simplify-scatter; nodes do not increase.
+    Concat. Where its data may end before a range does, it is looked up by that range alone, and fails as before.
+    Legality: each index increases by one along one axis of the indices, and each axis serves one index, in order; the
+    sign of each index is known, and each bound, as in simplify-scatter; no box may be empty past the end of its data.
 
     Before:
 
-        agraph (float[N, 8] x, float[M] z) => (float[M, 8] y) <int64 zero = {0}, int64 one = {1}, int64[1] i = {1}> {
-            ends = Shape (z)
-            m = Squeeze (ends)
-            range = Range (zero, m, one)
-            at = Unsqueeze (range, i)
+        agraph (float[N, L] x) => (float[N, 1, L] y) <int64 zero = {0}, int64 one = {1}, int64[2] behind = {1, 2}> {
+            a = Shape <start = 0, end = 1> (x)
+            n = Squeeze (a)
+            rows = Range (zero, n, one)
+            at = Unsqueeze (rows, behind)
             y = GatherND (x, at)
         }
 
     After:
 
-        agraph (float[N, 8] x, float[M] z) => (float[M, 8] y) <int64[1] y_starts = {0}> {
-            ends = Shape (z)
-            y_part = Slice (x, y_starts, ends, y_starts)
-            y_sizes = Concat <axis = 0> (ends, y_starts)
-            y = Reshape (y_part, y_sizes)
+        agraph (float[N, L] x) => (float[N, 1, L] y) <int64[1] y_axes = {1}> {
+            y = Unsqueeze (x, y_axes)
         }
     """
 
@@ -235,7 +231,7 @@ class SimplifyGather(Rewrite):
                     editor.bypass(node, node.operand(0))
                     editor.note("lookup(s) of a whole tensor replaced by it")
                 else:
-                    planned[node] = BoxPlan(editor, node, box).read()
+                    planned[node] = _Plan(editor, node, box).read(ranges)
         replace_planned(editor, planned, "lookup(s) by a grid of indices replaced by Slices", sparing=True)
 
 
@@ -277,13 +273,12 @@ class _Range(Struct, frozen=True):
     end: Bound
 
 
-class BoxPlan(Builder):
+class _Plan(Builder):
     """The nodes that take the place of one that writes or reads a box which is not all of its data."""
 
     def __init__(self, editor: Editor, node: Node, box: Box) -> None:
         super().__init__(editor, node)
         self.box = box
-        self._lists: dict[tuple[Bound, ...], NodeInput] = {}
 
     def bounds(self, axis: int) -> _Range:
         """Return where the box lies along an axis.
@@ -293,10 +288,15 @@ class BoxPlan(Builder):
         """
         start, size, dim = self.box.starts[axis], self.box.sizes[axis], self.box.dims[axis]
         end = start + size
-        others = (size for place, size in enumerate(self.box.sizes) if place != axis)
-        if not self.node.is_op("GatherND") and lower(dim - end) < 0 and any(lower(size) < 1 for size in others):
-            raise MatchFailure("it may write nothing, past the end of its data")
+        if not self._is_inside(axis):
+            raise MatchFailure("its box may be empty, past the end of its data")
         return _Range(axis, self._bound(start, dim), INT64_MAX if lower(end - dim) >= 0 else self._bound(end, dim))
+
+    def _is_inside(self, axis: int) -> bool:
+        """Whether the box lies in its data along an axis wherever the node runs: an empty one may lie past the end."""
+        start, size, dim = self.box.starts[axis], self.box.sizes[axis], self.box.dims[axis]
+        others = (size for place, size in enumerate(self.box.sizes) if place != axis)
+        return lower(dim - start - size) >= 0 or all(lower(size) >= 1 for size in others)
 
     def _bound(self, at: Expr, dim: Expr) -> Bound:
         """Return a bound as a Slice takes it: from the end where it is negative, within the dim where it is not."""
@@ -306,63 +306,47 @@ class BoxPlan(Builder):
             return at.constant
         if from_end is not None and from_end < 0:
             return from_end
-        return self._held(at)
+        holder = self._holder(at) if lower(at) >= 0 else None
+        if holder is None:
+            raise MatchFailure(f"no tensor that its indices are made of holds {at}, where its box starts or ends")
+        return holder
 
-    def _held(self, number: Expr) -> Bound:
-        """Return a number, or a tensor of one int64, among those that the indices are made of, that holds it."""
-        if number.constant is not None:
-            return number.constant
-
-        def holds(value: Value) -> bool:
+    def _holder(self, number: Expr) -> Value | None:
+        """Return a tensor of one int64, among those that the indices are made of, that is a number."""
+        indices = self.node.input(1)
+        for value in walk_breadth_first([indices] if indices is not None else [], lambda each: each.sources):
             tensor = self.editor.shapes[value]
-            return tensor.dtype == TensorProto.INT64 and tensor.is_shape_like and tensor.elements == (number,)
+            if tensor.dtype == TensorProto.INT64 and tensor.is_shape_like and tensor.elements == (number,):
+                return value
+        return None
 
-        for value in walk_breadth_first(self.node.operands[1:2], lambda each: each.sources):
-            if holds(value) and lower(number) >= 0:
-                return next((each for each in value.sources if each is not None and holds(each)), value)  # a list
-        raise MatchFailure(f"no tensor that its indices are made of holds {number}, where its box starts or ends")
-
-    def read(self) -> list[NewNode]:
-        """Return the nodes that cut the box out: a Slice, a Reshape where data may end before, one to other dims."""
-        box = self.box
-        source: NodeInput = self.node.inputs[0]
-        cut: list[Expr | None] = [*box.dims]
-        parts = [self.bounds(axis) for axis in box.partial]
-        for part in parts:
-            known = box.starts[part.axis], box.starts[part.axis] + box.sizes[part.axis]
-            pairs = zip((part.start, part.end), known, strict=True)
-            first, last = (Expr.of(bound) if isinstance(bound, int) else expr for bound, expr in pairs)
-            cut[part.axis] = slice_length(box.dims[part.axis], first, last, const(1))
-        if parts:
-            starts, ends = [part.start for part in parts], [part.end for part in parts]
-            lists = self._list(starts, "starts"), self._list(ends, "ends"), self.integers(box.partial, "axes")
-            source = self.append(make_slice(source, *lists), "part")
-        if tuple(cut) != box.sizes:
-            sizes = [0 if size == dim else self._held(size) for size, dim in zip(box.sizes, cut, strict=True)]
-            source = self.append(make_reshape(source, self._list(sizes, "sizes")), "box")
+    def read(self, ranges: ValueRangeAnalysis) -> list[NewNode]:
+        """Return the nodes that cut the box out: a Slice, or a lookup by a range where its data may end before."""
+        box, source = self.box, cast(NodeInput, self.node.operand(0))
+        for axis in box.partial:
+            if lower(box.dims[axis] - box.starts[axis] - box.sizes[axis]) >= 0:
+                source = self._slice(source, "part", self.bounds(axis))
+            else:
+                source = self.append(make_gather(source, self._count(axis, ranges), axis), "part")
         if (dims := _known_dims(self.editor.shapes, self.node.result())) != box.sizes:
-            self.append(self._reshape(source, box.sizes, dims))
+            axes, spec = inserted_axes(box.sizes, dims), reshape_spec(box.sizes, dims)
+            if axes:
+                self.append(self.editor.make_numbered(self.node, "Unsqueeze", source, axes, f"{self.label}_axes"))
+            elif spec is not None:
+                self.append(make_reshape(source, self.integers(spec, "shape")))
+            else:
+                raise MatchFailure(f"no constant Reshape gives its result, {shape_text(dims)}")
         return self.finish()
 
-    def _reshape(self, source: NodeInput, before: Dims, dims: Dims) -> NewNode:
-        if axes := inserted_axes(before, dims):
-            return self.editor.make_numbered(self.node, "Unsqueeze", source, axes, f"{self.label}_axes")
-        if (spec := reshape_spec(before, dims)) is None:
-            raise MatchFailure(f"no constant Reshape gives its result, {shape_text(dims)}")
-        return make_reshape(source, self.integers(spec, "shape"))
-
-    def _list(self, bounds: Sequence[Bound], role: str) -> NodeInput:
-        """Return a tensor of numbers, those of other tensors joined."""
-        key, numbers = tuple(bounds), [bound for bound in bounds if isinstance(bound, int)]
-        if key not in self._lists and len(numbers) == len(bounds):
-            self._lists[key] = self.integers(numbers, role)
-        elif key not in self._lists and len(bounds) > 1:
-            self._lists[key] = self.append(make_concat([self._list([bound], role) for bound in bounds], 0), role)
-        elif key not in self._lists and isinstance(bound := bounds[0], Value):
-            is_list = self.editor.shapes[bound].rank == 1
-            one = make_reshape(bound, "" if is_list else self.editor.integers([1], "one"))
-            self._lists[key] = bound if is_list else self.append(one, role)
-        return self._lists[key]
+    def _count(self, axis: int, ranges: ValueRangeAnalysis) -> Value:
+        """Return the list of indices along an axis, among the tensors that all indices are made of."""
+        start, size = self.box.starts[axis], self.box.sizes[axis]
+        if not self._is_inside(axis):
+            raise MatchFailure("its box may be empty, past the end of its data")
+        for value in walk_breadth_first(self.node.operands[1:2], lambda each: each.sources):
+            if ranges.affine(value) == Affine((size,), start, (const(1),)):
+                return value
+        raise MatchFailure(f"no tensor that its indices are made of lists {size} from {start}")
 
     def concat(self, data: NodeInput, updates: NodeInput, ranges: Sequence[_Range]) -> str:
         """Concatenate the data before the box, the box and the data after it along the first axis of these."""
@@ -380,7 +364,14 @@ class BoxPlan(Builder):
 
     def _slice(self, data: NodeInput, role: str, part: _Range) -> str:
         bounds: dict[str, Bound] = {"start": part.start, "end": part.end, "axis": part.axis}
-        inputs = [self._list([bound], f"{role}_{name}") for name, bound in bounds.items()]
+        inputs: list[NodeInput] = []
+        for name, bound in bounds.items():
+            if isinstance(bound, int):
+                inputs.append(self.integers([bound], f"{role}_{name}"))
+            elif self.editor.shapes[bound].rank == 1:
+                inputs.append(bound)
+            else:
+                inputs.append(self.append(make_reshape(bound, self.editor.integers([1], "one")), "bound"))
         return self.append(make_slice(data, *inputs), role)
 
 

@@ -191,7 +191,7 @@ def test_what_the_indices_were_made_of_is_gone() -> None:
         (("twice",), "L", "its indices may name an element more than once"),
         (("around the end",), "L", "its indices may be negative"),
         (("last",), "past_L", "its indices may be negative"),
-        (("first two",), "past_L", "it may write nothing, past the end of its data"),
+        (("first two",), "past_L", "its box may be empty, past the end of its data"),
         (
             ("past and next",),
             "L",
