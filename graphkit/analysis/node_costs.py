@@ -288,8 +288,8 @@ class _Walk:
         if self.measures == ("macs",) and node.operator in OPERATIONS and node.operator not in MACS:
             return NodeCost(node, NO_MACS, NOTHING_UNKNOWN)
         like = self.likeness(node)
-        if times is ONCE and like in self.known:
-            return NodeCost(node, self.known[like], NOTHING_UNKNOWN)
+        if times is ONCE and (known := self.known.get(like)) is not None:
+            return NodeCost(node, known, NOTHING_UNKNOWN)
         sizes = node_dims(node, self.shapes)
         rules: Mapping[Measure, Callable[[], Expr]] = {
             "macs": lambda: _count_by_rule(sizes, MACS),

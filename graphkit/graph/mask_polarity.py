@@ -200,7 +200,9 @@ class ElementBounds(ForwardAnalysis[Elements]):
         if rule is None or (node.is_op("MatMul") and value not in self.touched):
             return DATA
         try:
-            return rule(node, [self._operand_bounds(node, operand) for operand in node.inputs])
+            shapes = value_inputs(node) if rule is _bound_copies else ()  # whose elements are none of the copies
+            inputs = enumerate(node.inputs)
+            return rule(node, [UNKNOWN if at in shapes else self._operand_bounds(node, each) for at, each in inputs])
         except (IndexError, TypeError, ValueError):  # the node lacks an input, or has one too many
             return UNKNOWN
 

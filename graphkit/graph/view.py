@@ -146,12 +146,14 @@ class Value:
 
         None for any other value, and for a constant that is sparse or not known (see `constant_tensor`).
         """
-        return self.tensor if self.kind == "initializer" else self.producer.constant if self.producer else None
+        if self.kind == "initializer":
+            return self.tensor
+        return self.producer.constant if self.producer is not None and self.producer.operator == "Constant" else None
 
     @property
     def is_constant(self) -> bool:
         """Whether it is an initializer or the output of a Constant node, in any of its forms."""
-        return self.kind == "initializer" or (self.producer is not None and self.producer.is_op("Constant"))
+        return self.kind == "initializer" or (self.producer is not None and self.producer.operator == "Constant")
 
 
 def _leave_out_none(values: tuple[Value | None, ...]) -> tuple[Value, ...]:
@@ -383,7 +385,7 @@ def with_bodies(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """Yield nodes and those in their bodies."""
     for node in nodes:
         yield node
-        for _, body in body_graphs(node):
+        for _, body in body_graphs(node) if node.attribute else ():
             yield from with_bodies(body.node)
 
 

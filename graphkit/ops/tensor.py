@@ -178,6 +178,7 @@ def unknown_tensor(reason: str, dtype: int = 0) -> Tensor:
     return Tensor(dtype, None, None, reason)
 
 
+@lru_cache(maxsize=1 << 14)
 def is_known(expr: Expr) -> bool:
     """Whether an expression has no symbol for something unknown.
 

@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,11 +42,6 @@ if TYPE_CHECKING:
 
 MAX_UNIFORM = 256 << 10  # bytes of a constant that are read to see whether its elements are all the same
 NUMPY_NUMBERS = {*INTEGERS, *FLOATS}
-
-
-@lru_cache(maxsize=16)  # one editor after the other looks at a model that none has changed
-def _fused_nodes_of(scope: Scope, shapes: Shapes) -> Mapping[Node, str]:
-    return fused_nodes(scope, shapes.dims)
 
 
 def _possible_scopes(scope: Scope, impossible: Container[Scope]) -> Iterator[Scope]:
@@ -89,7 +84,7 @@ class Editor(Edits):
     def _fused_nodes(self) -> Mapping[Node, str]:
         operators: dict[Node, str] = {}
         for scope in self.scopes if self.keep_fusions else ():
-            operators.update(_fused_nodes_of(scope, self.shapes))
+            operators.update(fused_nodes(scope, self.shapes.dims))
         return operators
 
     def nodes(self, *operators: str) -> Iterator[Node]:
@@ -100,7 +95,7 @@ class Editor(Edits):
 
     def is_free(self, node: Node) -> bool:
         """Whether an edit may take a node: no edit has taken it, and no fusion needs it."""
-        return not self.is_taken(node) and not self.is_fused(node)
+        return not self.is_taken(node) and node not in self._fused_nodes
 
     def is_fused(self, node: Node | None) -> bool:
         """Whether a fusion of onnxruntime needs a node unchanged."""

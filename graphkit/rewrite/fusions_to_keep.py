@@ -14,7 +14,8 @@ onnxruntime/python/tools/transformers: fusion_embedlayer.py, fusion_attention.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
 
 from graphkit.dtypes import inline_array
@@ -32,7 +33,7 @@ def climb_inputs(node: Node, *path: Step) -> list[Node] | None:
     for index, *operators in path:
         candidates = node.inputs if index is None else [node.input(int(index))]
         makers = [value.producer for value in candidates if value is not None]
-        here = [maker for maker in makers if maker is not None and maker.is_op(*map(str, operators))]
+        here = [maker for maker in makers if maker is not None and maker.operator in operators]
         if not here:
             return None
         node = here[0]
@@ -240,7 +241,8 @@ RANK_KEPT = ("Add", "Conv", "Div", "Mul", "Relu")
 MAX_CONE = 40  # nodes that compute positions or shapes, as MAX_NODES
 
 
-def fused_nodes(scope: Scope, dims_of: DimsOf) -> dict[Node, str]:
+@lru_cache(maxsize=16)  # one editor after the other looks at a model that none has changed
+def fused_nodes(scope: Scope, dims_of: DimsOf) -> Mapping[Node, str]:
     """Return the nodes of a graph, without its bodies, that fusions of onnxruntime need, and the fused operators."""
     operators: dict[Node, str] = {}
     for node in scope.nodes:

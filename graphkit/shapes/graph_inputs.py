@@ -219,7 +219,7 @@ class Inputs:
         before = self.symbols
         self.ranges.update(ranges)
         after = {name: expr for name, expr in self.symbols.items() if expr != before[name]}
-        for name, dims in self.symbolic.items():
+        for name, dims in self.symbolic.items() if after else ():
             self.symbolic[name] = None if dims is None else tuple(dim.substitute(after) for dim in dims)
 
     def _check_names(self, spec: DimSpec) -> None:

@@ -55,8 +55,9 @@ class Shapes:
 
         Nothing is known of an input that is left out, which is None.
         """
-        value = key if key is None or isinstance(key, Value) else self.find(key)
-        tensor = self.table.get(value) if value is not None else None
+        tensor = self.table.get(key)  # type: ignore[arg-type]
+        if tensor is None and isinstance(key, (str, tuple)):
+            tensor = self.table.get(self.find(key))
         return tensor or unknown_tensor("nothing leads to it")
 
     def dims(self, value: Value | None) -> Dims | None:

@@ -96,7 +96,7 @@ class Scores:
             raise MatchFailure(f"'{node.label}' reads it in another graph")
         if node.is_op(*ELEMENTWISE):
             return self._reach_of_elementwise(node, index, out)
-        if node.is_op(*RESHAPING) and index == 0:
+        if node.operator in RESHAPING and index == 0:
             reach = self._reach(out)
             before, after = self.editor.shapes[value].dims, self.editor.shapes[out].dims
             if reach.axis == -1 and before and after and before[-1] == after[-1]:

@@ -75,7 +75,7 @@ def _match_grown_axis(editor: Editor, node: Node, after: Dims) -> Repeat | None:
             continue
         if _is_copying(grown.producer, source, axis, len(dims)):
             once, maker = (batch, heads, *rest), source.producer
-            inner = maker.input(0) if maker is not None and maker.is_op(*RESHAPING) else None
+            inner = maker.input(0) if maker is not None and maker.operator in RESHAPING else None
             if inner is not None and editor.shapes[inner].dims == once:  # which only another axis was put into
                 source = inner
             return Repeat(node, source, once, count.constant, axis == HEADS and heads != const(1))

@@ -72,7 +72,7 @@ class FoldConstants(Rewrite):
         for scope in editor.scopes:
             constant.update(value for value in scope.initializers if value.is_constant)
             for node in scope.nodes:
-                if node.is_op("Constant") and (out := node.outputs[0]) is not None:
+                if node.operator == "Constant" and (out := node.outputs[0]) is not None:
                     constant.add(out)
                     is_open = has_initializers and not editor.is_output(out) and editor.is_free(node)
                     if is_open and out.constant is not None:

@@ -524,7 +524,7 @@ def _negated_tensor(value: Value | None, concat: Node) -> Value | None:
             return None
         if node.is_op("Neg"):
             return node.input(0)
-        value = node.input(0) if node.is_op(*RESHAPING) else None
+        value = node.input(0) if node.operator in RESHAPING else None
     return None
 
 
@@ -539,7 +539,7 @@ def _reading_product(editor: Editor, concat: Node) -> tuple[Node, Value]:
             break
         if node.is_op("Mul"):
             return node, value
-        value = node.outputs[0] if node.is_op(*RESHAPING) and node.input(0) is value else None
+        value = node.outputs[0] if node.operator in RESHAPING and node.input(0) is value else None
     raise MatchFailure("what it rotates is not multiplied by a table")
 
 

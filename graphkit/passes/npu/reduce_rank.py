@@ -218,7 +218,7 @@ class ReduceRank(Rewrite):
         try:
             if node.scope.opset() < RESHAPE_SINCE:
                 raise MatchFailure("its opset has no Reshape to a tensor")
-            if node.is_op(*RESHAPING):
+            if node.operator in RESHAPING:
                 self._reduce_reshape(editor, node)
             elif node.is_op("Transpose"):
                 self._reduce_transpose(editor, node)
@@ -235,7 +235,7 @@ class ReduceRank(Rewrite):
 
         def before(value: Value) -> Value | None:
             maker = value.producer
-            is_link = maker is not None and maker.is_op(*RESHAPING) and maker.scope is node.scope
+            is_link = maker is not None and maker.operator in RESHAPING and maker.scope is node.scope
             return maker.input(0) if maker is not None and is_link else None
 
         makers = itertools.islice(follow_chain(data, before), 1, None)

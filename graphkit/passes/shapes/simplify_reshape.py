@@ -245,7 +245,7 @@ def _is_reshaping(editor: Editor, node: Node) -> bool:
     """Whether a node keeps the order of the elements: a Transpose too, if it moves only dims of 1."""
     source, perm = node.input(0), node.attr("perm", tuple)
     if not node.is_op("Transpose") or source is None or perm is None:
-        return node.is_op(*RESHAPING)
+        return node.operator in RESHAPING
     dims = editor.shapes[source].dims
     moved = [axis for axis in perm if dims is None or dims[axis] != 1]
     return dims is not None and moved == sorted(moved)
@@ -332,7 +332,7 @@ class _Region(Struct):
     def _is_entry(self, value: Value) -> bool:
         """Whether a value has the dims before where a node reshapes it; it is noted."""
         node = value.producer
-        source = node.input(0) if node is not None and node.is_op(*RESHAPING) else None
+        source = node.input(0) if node is not None and node.operator in RESHAPING else None
         if source is None or self.editor.shapes[value].dims != self.after or not self._is_untouched(value):
             return False
         if self.editor.shapes[source].dims != self.before or value.scope is not self.first.scope:
@@ -342,7 +342,7 @@ class _Region(Struct):
 
     def _is_exit(self, node: Node, value: Value) -> bool:
         out = node.outputs[0] if node.outputs else None
-        if out is None or not node.is_op(*RESHAPING) or node.input(0) is not value or not self.editor.is_free(node):
+        if out is None or node.operator not in RESHAPING or node.input(0) is not value or not self.editor.is_free(node):
             return False
         has_dims = self.editor.shapes[out].dims == self.before
         return has_dims and not self.editor.is_output(out) and self._is_untouched(out)
@@ -429,7 +429,7 @@ class MoveReshapeBeforeTranspose(NodeRewrite):
         if perm is None or before is None or not after or node.scope.opset() < RESHAPE_SINCE:
             return
         first = source.producer
-        is_merged = first is not None and first.is_op(*RESHAPING) and editor.only_reader(source) is transpose
+        is_merged = first is not None and first.operator in RESHAPING and editor.only_reader(source) is transpose
         if not is_merged and (following is None or not following.is_op("Transpose")):
             return
         groups = _match_axes(before, after, perm)

@@ -373,7 +373,7 @@ class JoinBeforeReshape(NodeRewrite):
     def edit_node(self, editor: Editor, node: Node) -> None:
         copy, out = node.operand(0), node.result()
         maker, rank = copy.producer, editor.shapes[copy].rank
-        if maker is None or not maker.is_op(*RESHAPING) or node.scope.opset() < RESHAPE_SINCE:
+        if maker is None or maker.operator not in RESHAPING or node.scope.opset() < RESHAPE_SINCE:
             return
         if any(value is not copy for value in node.inputs):
             return
