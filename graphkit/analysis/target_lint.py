@@ -426,8 +426,8 @@ def _keeps_unit(node: Node, rank: int, shapes: Shapes) -> bool:
     """Whether it is in a chain of three, around a Transpose of its rank that leaves an axis of 1; the last reshapes."""
     made = [value.producer for value in node.inputs[:1] if value is not None]
     for middle in (node, *made, *(reader for value in node.results for reader, _ in value.consumers)):
-        if middle is not None and middle.is_op("Transpose"):
-            source, result = middle.operand(0), middle.result()
+        if middle is not None and middle.is_op("Transpose") and middle.operands and middle.results:
+            source, result = middle.operands[0], middle.results[0]
             chain = [source.producer, middle, *(reader for reader, _ in result.consumers)]
             is_alone = len(chain) == 3 and len(source.consumers) == 1 and not {source, result} & {*node.scope.outputs}
             sizes = shapes[source].sizes() or ()

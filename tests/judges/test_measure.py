@@ -154,6 +154,12 @@ def test_axes_that_are_an_attribute_are_told_apart_as_those_that_are_an_input() 
     assert held == [True, False, False]
 
 
+@pytest.mark.parametrize("nodes", ["t = Transpose () y = Reshape (t, rows)", "t = Reshape (x, rows) y = Transpose ()"])
+def test_a_transpose_of_nothing_is_in_no_chain(nodes: str) -> None:
+    shapes = infer(model_of(f"(float[1, 8, 8] x) => (float[a, b] y) <int64[2] rows = {{8, 8}}> {{ {nodes} }}"))
+    assert not any(observe_node(node, shapes).unit_stays for node in shapes.model.graph.nodes)
+
+
 def test_equations_of_other_letters_are_one() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]> g (float[1, 2, 3, 4] x, float[2, 5, 4] w)
     => (float[a, b, c, d] y) {{ y = Einsum <equation = "{equation}"> (x, w) }}"""
