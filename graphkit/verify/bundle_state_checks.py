@@ -276,8 +276,7 @@ class IsolatedBundle(Bundle):
     @property
     def placed(self) -> Mapping[str, int]:
         """How many nodes of the models that ran are on each provider, where that is not the CPU."""
-        counts = (Counter(getattr(session, "placed", {})) for session in self._sessions.opened.values())
-        return sum(counts, Counter())
+        return sum((Counter(getattr(session, "placed", {})) for session in self._sessions.opened.values()), Counter())
 
     def _fresh(self, initial: Mapping[str, np.ndarray]) -> BundleState:
         return BundleState(self.contract, initial, shared_zeros)
