@@ -1,5 +1,5 @@
 """`python -m graphkit` is the command line."""
 
-from graphkit.cli import main
+from graphkit.cli import run
 
-main()
+run()

@@ -7,6 +7,8 @@ without a word where nobody reads its output any more.
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import signal
 import sys
@@ -25,8 +27,29 @@ def __getattr__(name: str) -> object:
     return getattr(commands, name)
 
 
+def run() -> None:
+    """Run the command line; the process then ends without freeing its objects one by one, which takes a while."""
+    codes: list[int] = []
+    atexit.register(_end_process, codes)  # before all others, so that it is the last to be called
+    try:
+        main()
+    except SystemExit as error:
+        if isinstance(error.code, int):
+            codes.append(error.code)
+        raise
+
+
+def _end_process(codes: list[int]) -> None:
+    """End the process at once with the code that it has, unless somebody measures it."""
+    if codes and sys.getprofile() is None and sys.gettrace() is None:
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()  # an error leaves the end to the interpreter
+        os._exit(codes[0])
+
+
 def main() -> None:
     """Run the command line."""
+    gc.set_threshold(500_000)  # what is imported, and a graph, are many small objects that live as long as the process
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # what follows is imported for a tenth of a second
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) not in (signal.SIG_IGN, None):
@@ -43,16 +66,11 @@ def _end_stopped(number: int, _: object) -> None:
 
 
 def _run_app() -> None:
-    import atexit
-    import gc
-
     from graphkit.cli.commands import app
     from graphkit.cli.output import make_tolerant, print_line, written_out
     from graphkit.errors import GraphkitError
     from graphkit.progress import StoppedError, raise_signals
 
-    gc.set_threshold(500_000)  # a graph is many small objects that live as long as the process
-    atexit.register(gc.freeze)  # so that the interpreter does not look through them once more at its end
     for stream in filter(None, (sys.stdout, sys.stderr)):
         make_tolerant(stream)
     try:
