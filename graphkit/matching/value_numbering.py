@@ -25,7 +25,7 @@ from graphkit.graph.operator_traits import operator_schema
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 
-BLOCK = 1 << 20
+BLOCK = 1 << 18  # larger ones are new pages for each read
 Place = tuple[Path, int, int]  # file, offset and length
 
 
