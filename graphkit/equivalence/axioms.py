@@ -86,7 +86,8 @@ def copies_zeros(app: Application, dims: Dims) -> bool:
     may_be_zero = [(axis, dim) for axis, dim in enumerate(target) if dim.constant is None and lower(dim) < 1]
     if len(may_be_zero) == 1 and _fails_with_zero(dims, target, may_be_zero[0][0]):
         return True
-    return all(axis < len(dims) and _is_zero_with(dims[axis], dim) for axis, dim in may_be_zero)
+    # a 0 behind the axes of the input has nothing to copy, so that the Reshape fails
+    return all(axis >= len(dims) or _is_zero_with(dims[axis], dim) for axis, dim in may_be_zero)
 
 
 def _fails_with_zero(dims: Dims, target: Sequence[Expr], axis: int) -> bool:

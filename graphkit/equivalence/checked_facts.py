@@ -207,7 +207,8 @@ class _Claim(Struct, eq=False, dict=True):
             if len(sides := [*_sized_expressions((equal.left, equal.right), values)]) == 2:
                 legal &= values.of(sides[0]) == values.of(sides[1])
         for usual, largest, weight in zip((BYTES, STEPS), (MAX_BYTES, MAX_STEPS), weights, strict=True):
-            legal &= (weight <= usual) | ((weight <= TIMES * weight[0]) & (weight <= largest)) | self.is_large
+            least = weight[0] or weight[weight > 0].min(initial=largest)  # of no rows it is nothing
+            legal &= (weight <= usual) | ((weight <= TIMES * least) & (weight <= largest)) | self.is_large
         return legal
 
     @cached_property

@@ -32,13 +32,13 @@ from graphkit.graph.operator_traits import (
 )
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
-from graphkit.ops.numerics import BLIND, FAITHFUL, FAITHFUL_IN_ALL
+from graphkit.ops.numerics import BLIND, BLIND_IN_SECOND, FAITHFUL, FAITHFUL_IN_ALL
 from graphkit.ops.rule_context import UnknownError
-from graphkit.ops.tensor import Dims, Ratio, Tensor
+from graphkit.ops.tensor import Dims, Ratio, Tensor, as_size, has_elements
 from graphkit.progress import check_time
 from graphkit.shapes import Expr, Shapes, is_known, symbol
 from graphkit.shapes.learned_facts import Rewriter, rewriter_of
-from graphkit.symbolic.expr import Symbol
+from graphkit.symbolic.expr import INF, OPERATIONS, Atom, Call, Symbol
 
 # Dtype, dims and elements of a model's values, in expressions that both models share.
 
@@ -67,6 +67,7 @@ class ValueFacts:
     def __init__(self, shapes: Shapes, required: RequiredProducts, original: _Reader | None) -> None:
         self.shapes, self.required, self.original = shapes, required, original
         self.by_term: dict[Term, Facts] = {}
+        self.unknown: dict[Term, Sequence[Expr]] = {}  # elements, some of which are not known
         self.symbols: dict[str, Expr] = {}
         self.rewriter: Rewriter
         self.rewriter = rewriter_of(required_equalities(shapes)) if original is None else original.facts.rewriter
@@ -74,14 +75,17 @@ class ValueFacts:
     def _in_original_words(self, expr: Expr) -> Expr:
         if expr.constant is not None:
             return expr
-        if self.original is not None:
-            for name in expr.symbols:
-                if name[:1] == "?" and name not in self.symbols:
-                    found = next(each for each in expr.walk_symbols() if each.name == name)
-                    self.symbols[name] = symbol(f"{OWN_UNKNOWN}{name[1:]}", found.lower, found.upper)
-        if self.symbols:
-            expr = expr.substitute(self.symbols)
+        if self.symbols or (self.original is not None and not is_known(expr)):
+            expr = expr.map_atoms(self._original_atom)
         return self.required.expr(self.rewriter.expr(expr))
+
+    def _original_atom(self, atom: Atom) -> Expr:
+        if isinstance(atom, Call):
+            return OPERATIONS[atom.op](*(arg.map_atoms(self._original_atom) for arg in atom.args))
+        if atom.name[:1] == "?" and atom.name not in self.symbols and self.original is not None:
+            self.symbols[atom.name] = symbol(f"{OWN_UNKNOWN}{atom.name[1:]}", atom.lower, atom.upper)
+        found = self.symbols.get(atom.name, Expr.from_atom(atom))
+        return as_size(found, int(atom.lower)) if atom.upper == INF and atom.lower >= 0 else found
 
     def of(self, value: Value, raw: Term, shaped: Callable[[], Hashable | None] = lambda: None) -> Facts:
         """Return a value as it is read; unknown expressions are those of its term where it was read first.
@@ -95,8 +99,9 @@ class ValueFacts:
         before = before or self.by_term.get(raw)
         if before is not None:
             self._match_unknown(tensor.dims or (), before.dims or ())
-            if listed is not None and before.elements is not None:
-                self._match_unknown(listed, before.elements[1])
+            if listed is not None:
+                unknown = self.original.facts.unknown if self.original is not None else self.unknown
+                self._match_unknown(listed, before.elements[1] if before.elements is not None else unknown.get(raw, ()))
         known = None if before is None else before.dims
         key = shaped() if known is None and not all(map(is_known, tensor.dims or ())) else None
         if key is not None:
@@ -109,8 +114,10 @@ class ValueFacts:
         elements = None
         if data is not None and listed is not None and all(isinstance(each, (int, Expr)) for each in listed):
             exprs = tuple(self._in_original_words(Expr.of(each)) for each in listed)
-            if all(is_known(each) for each in exprs):  # dims are small; an element of an input may overflow
+            if not any(map(has_elements, exprs)):  # dims are small; an element of an input may overflow
                 elements = data.shape, exprs
+            else:
+                self.unknown[raw] = exprs
         if key is not None and dims is not None:
             self.by_shape.setdefault(key, dims)
         found = self.by_term[raw] = Facts(tensor.dtype, dims, elements)
@@ -186,7 +193,7 @@ class NormalForms:
         self.shapes, self.tools, self.axioms = shapes, tools, axioms
         self.known: dict[tuple[Term, bool], tuple[Facts, Term, Mapping[str, int]]]
         self.known = {} if original is None else original.known
-        self.free_elements = free_elements(shapes)
+        self.free_elements, self.counts = free_elements(shapes)
         self.by_operator: dict[str, list[Axiom]] = {}
 
     def of(self, app: Application, raw: Term, facts: Facts) -> Term:
@@ -230,8 +237,14 @@ class NormalForms:
         value = app.node.outputs[app.index]
         if not self.free_elements or value is None or value not in self.shapes.first:
             return False
-        symbols = {name for dim in self.shapes.first[value].dims or () for name in dim.symbols}
-        return not self.free_elements.isdisjoint(symbols) and bool(value_inputs(app.node))
+        dims = self.shapes.first[value].dims or ()
+        return any(map(self._is_free, dims)) and bool(value_inputs(app.node))
+
+    def _is_free(self, expr: Expr) -> bool:
+        """Whether an expression has elements that may be large, but for those that are dims of a tensor that is made."""
+        atoms = (atom for monomial, _ in expr.terms for atom in monomial if atom not in self.counts)
+        free = self.free_elements
+        return any(atom.name in free if isinstance(atom, Symbol) else any(map(self._is_free, atom.args)) for atom in atoms)
 
     def elements(self, facts: Facts) -> Term | None:
         """Return the term of a small integer tensor whose elements are all known."""
@@ -247,21 +260,34 @@ class NormalForms:
         return self.tools.terms.make("Elements", (facts.dtype, shape, elements), (), facts.dtype, shape)
 
 
-def free_elements(shapes: Shapes) -> frozenset[str]:
-    """Return the names of unknown elements, such as those of an input, that are not first known as dims of a tensor.
+def free_elements(shapes: Shapes) -> tuple[frozenset[str], frozenset[Symbol | Call]]:
+    """Return the names of unknown elements that are not first known as dims of a tensor, such as those of an input.
 
     A dim is small, and so is what models compute from it. An element of an input may be any number: the shape engine
-    takes `4 * x // 4` for `x`, which does not hold where the product wraps around.
+    takes `4 * x // 4` for `x`, which does not hold where the product wraps around. In every run of the model those are
+    small, too, that a node of the main graph takes as they are for dims of its output, as a Range does: the atoms that
+    stand for these dims come second.
     """
     dims: set[str] = set()
-    free: set[str] = set()
-    for tensor in dict.fromkeys(tensor for value, tensor in shapes.first.items() if value.tensor is None):
-        dims.update(name for dim in tensor.dims or () for name in dim.symbols if name not in free)
+    free: dict[str, Value] = {}  # and the value that is known to have it first
+    counts: set[Symbol | Call] = set()
+    for value, tensor in shapes.first.items():
+        if value.tensor is not None:
+            continue
+        node = value.producer
+        for dim in tensor.dims or ():
+            dims.update(name for name in dim.symbols if name not in free)
+            if node is not None and node.scope.owner is None and dim.atom is not None and not dims.issuperset(dim.symbols):
+                made = [node.inputs[index] for index in value_inputs(node) if index < len(node.inputs)]
+                if all(free[name] in made for name in dim.symbols if name in free):
+                    counts.add(dim.atom)
         elements = tensor.elements or () if tensor.may_have_data else ()
         for expr in (each.dividend if isinstance(each, Ratio) else each for each in elements):
             names = expr.symbols if isinstance(expr, Expr) else ()
-            free.update(name for name in names if name[:1] == "?" and name not in dims)
-    return frozenset(free)
+            for name in names:
+                if name[:1] == "?" and name not in dims:
+                    free.setdefault(name, value)
+    return frozenset(free), frozenset(counts)
 
 
 # The sign of zeros: which operators give the same bits for 0 and -0, and which give zeros of another sign at most.
@@ -278,7 +304,7 @@ def is_blind(app: Application, index: int) -> bool:
         return constants.has_no_zero(app.arg(1 - index))  # 0 + y and -0 + y are y
     if op in ("Cast", "QuantizeLinear"):  # a float of 8 bits has a sign of zeros, too
         return index == 0 and app.dtype in INTEGERS
-    return op in BLIND and (index == 0 or op in COMPARING)
+    return index == 0 and op in BLIND or op in COMPARING or (index == 1 and op in BLIND_IN_SECOND)
 
 
 def is_faithful(app: Application, index: int) -> bool:
@@ -412,7 +438,7 @@ class _Reader:
             exact = self.exact.get(value, raw)
             term = self.of_exact.get(exact) or self.forms.of(app, raw, facts)
             self.of_exact[exact] = term
-        self.result.runs.append(Run(context, raw, app, term))
+        self.result.runs.append(Run(context, self.without_signs(raw, app), app, term))
         for each in (term, *term.args):
             if each is not None and each.op not in ("Input", "Constant", "Elements"):
                 each.origins[self.side] = each.origins[self.side] or raw.origins[self.side]
@@ -433,6 +459,13 @@ class _Reader:
             if other is not term and not term.is_constant:  # as a rewrite that folds it has it
                 self.unsigned[value] = other
         return term
+
+    def without_signs(self, raw: Term, app: Application) -> Term:
+        """Return the term of a node on what it reads up to the sign of zeros, by which no operator fails."""
+        if self.unsigned.keys().isdisjoint(app.node.inputs):
+            return raw
+        args = [self.unsigned.get(value, arg) for value, arg in zip(app.node.inputs, app.args, strict=False)]
+        return self.tools.terms.make(app.node.operator, (*app.attributes, app.index), args, app.dtype, app.dims)
 
     def with_args(self, app: Application, raw: Term, facts: Facts, args: list[Term | None]) -> Term:
         """Return the normal form of a node with other arguments."""

@@ -22,10 +22,11 @@ from graphkit.graph.operator_traits import (
 # sign: in all inputs, or in the first.
 BLIND = COMPARING | operator_set(
     """
-    Abs Cos Cosh DynamicQuantizeLinear Exp IsInf IsNaN QuantizeLinear ReduceL1 ReduceL2 ReduceSumSquare Shape Sigmoid
-    Size Softmax Softplus
+    Abs Cos Cosh DynamicQuantizeLinear Exp IsInf IsNaN Log NonMaxSuppression NonZero QuantizeLinear ReduceL1 ReduceL2
+    ReduceSumSquare Shape Sigmoid Size Softmax Softplus
     """
 )
+BLIND_IN_SECOND = operator_set("RoiAlign")
 FAITHFUL_IN_ALL = VARIADIC | operator_set("Add Concat Gemm MatMul Mul Sub Where")
 FAITHFUL = (
     FAITHFUL_IN_ALL

@@ -11,7 +11,7 @@ from onnx import TensorProto
 
 from graphkit.ops.preconditions import FAILS, FINE, WRONG, Ints, Related, Violation
 from graphkit.ops.rule_context import InferenceContext, Rule, UnknownError
-from graphkit.ops.tensor import EXACT, Dims, Element, Tensor, dims_product, element_number
+from graphkit.ops.tensor import EXACT, Dims, Element, Tensor, as_size, dims_product, element_number
 from graphkit.symbolic.algebra import ceil_div, floor_div, lower, maximum, minimum
 from graphkit.symbolic.expr import Expr, const
 from graphkit.symbolic.relations import Relation
@@ -193,6 +193,7 @@ def infer_resize(ctx: InferenceContext) -> Tensor:
         if has_sizes and size != dim:
             ctx.require_not_zero(size, (dim,), "a dim is resized to 0", "should be greater than 0")
             ctx.require_not_zero(dim, (size,), "nothing is resized", "Cannot scale 0")
+            dims[axis] = as_size(size, least=int(lower(dim) >= 1))
     return ctx.like(dims)
 
 

@@ -385,6 +385,21 @@ def has_elements(expr: Expr) -> bool:
     return any(each.name[:1] == "?" and each.upper != INF for each in expr.walk_symbols())
 
 
+def with_sizes(tensor: Tensor) -> Tensor:
+    """Return a tensor whose dims are sizes: an element that is not known is no longer any number once it is a dim."""
+    dims = tensor.dims or ()
+    made = tuple(as_size(dim) for dim in dims)
+    return tensor if made == dims else tensor.with_contents(made, tensor.data if tensor.may_have_data else None)
+
+
+def as_size(dim: Expr, least: int = 0) -> Expr:
+    """Return a dim of at least so much, where it is an element that is not known, as a size."""
+    atom = dim.atom
+    if not isinstance(atom, Symbol) or atom.name[:1] != "?" or atom.upper == INF:
+        return dim
+    return Expr.from_atom(Symbol(atom.name, max(least, atom.lower), INF))
+
+
 @lru_cache(maxsize=8192)
 def bound_up_to(expr: Expr, size: int = USUAL) -> Interval:
     """Return bounds of an expression where no dim is above a size."""

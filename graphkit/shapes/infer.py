@@ -29,7 +29,7 @@ from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.ops.registry import RULES, forget_on_registration
 from graphkit.ops.rule_context import InferenceContext, Notes, Rule, UnknownError
-from graphkit.ops.tensor import MAX_ELEMENTS, Array, Tensor, agreed_facts, array_of, is_known, unknown_tensor
+from graphkit.ops.tensor import MAX_ELEMENTS, Array, Tensor, agreed_facts, array_of, is_known, unknown_tensor, with_sizes
 from graphkit.progress import check_time
 from graphkit.shapes.graph_inputs import AS_DECLARED, Bounds, DimSpec, Inputs
 from graphkit.shapes.inferred_shapes import Shapes
@@ -390,7 +390,7 @@ class _Engine:
             return self._call_function(ctx, *function)
         before = len(self.notes.reasons), self.notes.mark()
         found = infer_node(ctx) if rule is None else rule(ctx)
-        results = [share_tensor(each) for each in (found if isinstance(found, list) else [found])]
+        results = [share_tensor(with_sizes(each)) for each in (found if isinstance(found, list) else [found])]
         if key is not None:
             keep_results(key, ctx, results, *before)
         return results

@@ -150,7 +150,7 @@ RULES: Mapping[str, Rule] = {
 ZERO_FLOATS = {*FLOATS, onnx.TensorProto.BFLOAT16}
 
 # Operators whose result is the same for 0.0 and -0.0, or differs at most in the sign of a zero, in all inputs.
-BLIND_HERE = BLIND | {"ArgMax", "ArgMin", "NonZero"}
+BLIND_HERE = BLIND | {"ArgMax", "ArgMin"}
 FAITHFUL_HERE = (FAITHFUL - {"Div"}) | operator_set(
     "Cast ConvTranspose CumSum Einsum GlobalMaxPool GroupNormalization InstanceNormalization PRelu Resize ScatterND"
 )
