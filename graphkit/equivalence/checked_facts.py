@@ -159,8 +159,10 @@ class _Claim(Struct, eq=False, dict=True):
 
     @cached_property
     def symbols(self) -> dict[str, Symbol]:
-        """The symbols of what it reads."""
-        return {each.name: each for expr in _tensor_expressions(self.read) for each in expr.walk_symbols()}
+        """The symbols of what it reads; an element that becomes a dim is a size."""
+        found = {each.name: each for expr in _tensor_expressions(self.read) for each in expr.walk_symbols()}
+        told = (each for expr in _tensor_expressions(self.told) for each in expr.walk_symbols())
+        return found | {each.name: each for each in told if each.name in found and each.upper == INF}
 
     @property
     def group(self) -> tuple[Hashable, bool]:
@@ -206,9 +208,10 @@ class _Claim(Struct, eq=False, dict=True):
         for equal in self.equal:
             if len(sides := [*_sized_expressions((equal.left, equal.right), values)]) == 2:
                 legal &= values.of(sides[0]) == values.of(sides[1])
-        for usual, largest, weight in zip((BYTES, STEPS), (MAX_BYTES, MAX_STEPS), weights, strict=True):
-            least = weight[0] or weight[weight > 0].min(initial=largest)  # of no rows it is nothing
-            legal &= (weight <= usual) | ((weight <= TIMES * least) & (weight <= largest)) | self.is_large
+        limits = zip((BYTES, STEPS), (MAX_BYTES, MAX_STEPS), weights, self.needed, strict=True)
+        for usual, largest, weight, needed in limits:
+            most = max(TIMES * weight[0], needed.min())
+            legal &= (weight <= usual) | ((weight <= most) & (weight <= largest)) | self.is_large
         return legal
 
     @cached_property
@@ -217,11 +220,16 @@ class _Claim(Struct, eq=False, dict=True):
         is_own = self.node.operator in RULES  # onnxruntime infers by onnx's code too when it loads a model
         return self.takes_more_than(MUCH_BYTES if is_own else MAX_BYTES, MUCH_STEPS if is_own else MAX_STEPS)
 
-    def takes_more_than(self, most_bytes: int, most_steps: int) -> bool:
-        """Whether it takes more wherever one size is as far from its least as it must hold at many."""
+    @cached_property
+    def needed(self) -> tuple[np.ndarray, np.ndarray]:
+        """What it takes wherever one size is as far from its least as it must hold at many: see `weights`."""
         least = {name: _least_size(each) for name, each in self.symbols.items()}
         larger = [{**least, name: size + self.at_least - 1} for name, size in least.items()]
-        size, steps = self.weights(Values.of_all(larger or [least]))
+        return self.weights(Values.of_all(larger or [least]))
+
+    def takes_more_than(self, most_bytes: int, most_steps: int) -> bool:
+        """Whether it takes more at all of the sizes of `needed`."""
+        size, steps = self.needed
         return not ((size <= most_bytes) & (steps <= most_steps)).any()
 
     @property

@@ -193,7 +193,7 @@ class NormalForms:
         self.shapes, self.tools, self.axioms = shapes, tools, axioms
         self.known: dict[tuple[Term, bool], tuple[Facts, Term, Mapping[str, int]]]
         self.known = {} if original is None else original.known
-        self.free_elements, self.counts = free_elements(shapes)
+        self.free_elements = free_elements(shapes)
         self.by_operator: dict[str, list[Axiom]] = {}
 
     def of(self, app: Application, raw: Term, facts: Facts) -> Term:
@@ -235,16 +235,14 @@ class NormalForms:
     def _counts_elements(self, app: Application) -> bool:
         """Whether a node makes dims of unknown elements, whose expressions do not hold where integers wrap around."""
         value = app.node.outputs[app.index]
-        if not self.free_elements or value is None or value not in self.shapes.first:
+        known = self.shapes.first
+        if not self.free_elements or value is None or value not in known or not value_inputs(app.node):
             return False
-        dims = self.shapes.first[value].dims or ()
-        return any(map(self._is_free, dims)) and bool(value_inputs(app.node))
-
-    def _is_free(self, expr: Expr) -> bool:
-        """Whether an expression has elements that may be large, but for those that are dims of a tensor that is made."""
-        atoms = (atom for monomial, _ in expr.terms for atom in monomial if atom not in self.counts)
-        free = self.free_elements
-        return any(atom.name in free if isinstance(atom, Symbol) else any(map(self._is_free, atom.args)) for atom in atoms)
+        source = known.get(app.node.operand(0))
+        there = source.dims or () if source is not None else ()
+        new = (dim for dim in known[value].dims or () if dim not in there)
+        elements = (each for dim in new for each in dim.walk_symbols() if each.upper != INF)  # others are sizes
+        return any(each.name in self.free_elements for each in elements)
 
     def elements(self, facts: Facts) -> Term | None:
         """Return the term of a small integer tensor whose elements are all known."""
@@ -260,34 +258,21 @@ class NormalForms:
         return self.tools.terms.make("Elements", (facts.dtype, shape, elements), (), facts.dtype, shape)
 
 
-def free_elements(shapes: Shapes) -> tuple[frozenset[str], frozenset[Symbol | Call]]:
-    """Return the names of unknown elements that are not first known as dims of a tensor, such as those of an input.
+def free_elements(shapes: Shapes) -> frozenset[str]:
+    """Return the names of unknown elements, such as those of an input, that are not first known as dims of a tensor.
 
     A dim is small, and so is what models compute from it. An element of an input may be any number: the shape engine
-    takes `4 * x // 4` for `x`, which does not hold where the product wraps around. In every run of the model those are
-    small, too, that a node of the main graph takes as they are for dims of its output, as a Range does: the atoms that
-    stand for these dims come second.
+    takes `4 * x // 4` for `x`, which does not hold where the product wraps around.
     """
     dims: set[str] = set()
-    free: dict[str, Value] = {}  # and the value that is known to have it first
-    counts: set[Symbol | Call] = set()
-    for value, tensor in shapes.first.items():
-        if value.tensor is not None:
-            continue
-        node = value.producer
-        for dim in tensor.dims or ():
-            dims.update(name for name in dim.symbols if name not in free)
-            if node is not None and node.scope.owner is None and dim.atom is not None and not dims.issuperset(dim.symbols):
-                made = [node.inputs[index] for index in value_inputs(node) if index < len(node.inputs)]
-                if all(free[name] in made for name in dim.symbols if name in free):
-                    counts.add(dim.atom)
+    free: set[str] = set()
+    for tensor in dict.fromkeys(tensor for value, tensor in shapes.first.items() if value.tensor is None):
+        dims.update(name for dim in tensor.dims or () for name in dim.symbols if name not in free)
         elements = tensor.elements or () if tensor.may_have_data else ()
         for expr in (each.dividend if isinstance(each, Ratio) else each for each in elements):
             names = expr.symbols if isinstance(expr, Expr) else ()
-            for name in names:
-                if name[:1] == "?" and name not in dims:
-                    free.setdefault(name, value)
-    return frozenset(free), frozenset(counts)
+            free.update(name for name in names if name[:1] == "?" and name not in dims)
+    return frozenset(free)
 
 
 # The sign of zeros: which operators give the same bits for 0 and -0, and which give zeros of another sign at most.
@@ -304,7 +289,7 @@ def is_blind(app: Application, index: int) -> bool:
         return constants.has_no_zero(app.arg(1 - index))  # 0 + y and -0 + y are y
     if op in ("Cast", "QuantizeLinear"):  # a float of 8 bits has a sign of zeros, too
         return index == 0 and app.dtype in INTEGERS
-    return index == 0 and op in BLIND or op in COMPARING or (index == 1 and op in BLIND_IN_SECOND)
+    return (index == 0 and op in BLIND) or op in COMPARING or (index == 1 and op in BLIND_IN_SECOND)
 
 
 def is_faithful(app: Application, index: int) -> bool:
@@ -464,7 +449,8 @@ class _Reader:
         """Return the term of a node on what it reads up to the sign of zeros, by which no operator fails."""
         if self.unsigned.keys().isdisjoint(app.node.inputs):
             return raw
-        args = [self.unsigned.get(value, arg) for value, arg in zip(app.node.inputs, app.args, strict=False)]
+        values = zip(app.node.inputs, app.args, strict=False)
+        args = [arg if value is None else self.unsigned.get(value, arg) for value, arg in values]
         return self.tools.terms.make(app.node.operator, (*app.attributes, app.index), args, app.dtype, app.dims)
 
     def with_args(self, app: Application, raw: Term, facts: Facts, args: list[Term | None]) -> Term:

@@ -69,12 +69,16 @@ HALVES = "a = Slice (x, i0, three, i2) b = Slice (x, three, i6, i2) "
 NINE = HALVES + "u = Concat <axis = 0> (v, v) w = Slice (u, i0, nine) "
 ROWS = "(T[b, s, 6] x, T[s, 6] u) => (T[k, l, m] y)"
 TILED = "b = Shape <end = 1> (x) n = Concat <axis = 0> (b, i1) t = Tile (u, n) a = Reshape (x, width) "
+COUNTED = "z = Not (f) w = Cast <to = 7> (z) n = ReduceSum <keepdims = 0> (w) n1 = Unsqueeze (n, i0) "
+COUNTED = "f = Cast <to = 9> (x) " + COUNTED + "c = Concat <axis = 0> (n1, i1) e = Gather (c, zero) "
+COUNTED += "r = Range (zero, e, one) "
 CASES = (
     Case("reshape", "n = Shape (x) b = Slice (n, i0, i1, i0) s = Slice (n, i1, i2, i0) d = Mul (s, i2) "
          "t = Concat <axis = 0> (b, d, three) y = Reshape (x, t)", "y = Reshape (x, thirds)",
          "(T[b, past_s, 6] x) => (T[k, l, m] y)", constants={"thirds": np.array([0, -1, 3])}),
-    Case("shape", "i = NonZero (x) j = Neg (i) y = Shape <start = -1> (j)", "i = NonZero (x) y = Shape <start = 1> (i)",
-         "(T[past_b, s, 6] x) => (int64[k] y)"),
+    Case("shape", COUNTED + "j = Neg (r) y = Shape (j)", COUNTED + "y = Shape (r)", "(T[b, s, 6] x) => (int64[k] y)"),
+    Case("reshape", "i = NonZero (x) s = Shape (i) t = Concat <axis = 0> (i1, s) y = Reshape (i, t)",
+         "i = NonZero (x) y = Unsqueeze (i, i0)", "(T[past_b, s, 6] x) => (int64[k, l, m] y)"),
     Case("identity", "a = Identity (x) y = Identity (a)", "y = Identity (x)"),
     Case("reshape", "a = Reshape (x, width) b = Shape (x) y = Reshape (a, b)", "y = Identity (x)"),
     Case("reshape", "a = Unsqueeze (x, i1) y = Squeeze (a, i1)", "y = Identity (x)"),
@@ -465,9 +469,9 @@ def flipped(array: np.ndarray) -> np.ndarray:
 
 
 UNARY = sorted((BLIND | FAITHFUL) & {
-    "Abs", "Cos", "Cosh", "Exp", "IsInf", "IsNaN", "ReduceL1", "ReduceL2", "ReduceSumSquare", "Sigmoid", "Softmax",
-    "Softplus", "Ceil", "Elu", "Erf", "Floor", "HardSwish", "LeakyRelu", "Neg", "ReduceMax", "ReduceMean", "ReduceMin",
-    "ReduceSum", "Relu", "Round", "Sin", "Sqrt", "Tanh",
+    "Abs", "Cos", "Cosh", "Exp", "IsInf", "IsNaN", "Log", "NonZero", "ReduceL1", "ReduceL2", "ReduceSumSquare",
+    "Sigmoid", "Softmax", "Softplus", "Ceil", "Elu", "Erf", "Floor", "HardSwish", "LeakyRelu", "Neg", "ReduceMax",
+    "ReduceMean", "ReduceMin", "ReduceSum", "Relu", "Round", "Sin", "Sqrt", "Tanh",
 })  # fmt: skip
 BINARY = sorted(
     ({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"} & BLIND) | (FAITHFUL_IN_ALL - {"Where", "Gemm"})
@@ -477,11 +481,8 @@ BINARY = sorted(
 @pytest.mark.cases(15)
 @pytest.mark.parametrize("operator", [*UNARY, *BINARY, "Div"])
 def test_signs_of_zeros_matter_no_more_than_is_said(operator: str) -> None:
-    kind = (
-        "bool"
-        if operator in ("IsNaN", "IsInf", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
-        else "float"
-    )
+    is_bool = operator in ("IsNaN", "IsInf", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+    kind = "bool" if is_bool else "int64" if operator == "NonZero" else "float"
     inputs = "x" if operator in UNARY else "x, z"
     attribute = "<axis = 0>" if operator == "Concat" else ""
     text = f"g (float[n, m] x, float[n, m] z) => ({kind}[k, l] y) {{ y = {operator} {attribute} ({inputs}) }}"
@@ -554,3 +555,28 @@ def test_what_is_written_in_place_has_the_sign_of_its_zeros(write: str) -> None:
         made.append(model(f"{{ {first} p = {write} y = Softmax (p) z = Neg (p) }}", text, **constants))
     found = check_equivalence(*made).outputs
     assert [each.exactness for each in found] == ["bit for bit", "in exact arithmetic"]
+
+
+OF_BOXES = {  # what reads boxes, and how many there are
+    "(float[1, 9, 4] x, float[1, 1, 9] v) => (int64[k, 3] y)": "NonMaxSuppression (b, v, nine, third)",
+    "(float[6, 4] x, float[1, 2, 5, 5] v) => (float[k, l, m, n] y)": "RoiAlign <sampling_ratio = 2> (v, b, first)",
+}
+
+
+@pytest.mark.parametrize("head", OF_BOXES)
+def test_the_sign_of_zeros_in_boxes_decides_nothing(head: str) -> None:
+    rng = np.random.default_rng(0)
+    numbers = {"nine": np.array([9]), "third": np.float32(0.3), "first": np.zeros(6, np.int64), "nought": np.float32(0)}
+    used = {name: number for name, number in numbers.items() if name in OF_BOXES[head]}
+    added = model(f"g {head} {{ b = Add (x, nought) y = {OF_BOXES[head]} }}", **used, nought=numbers["nought"])
+    plain = model(f"g {head} {{ b = Identity (x) y = {OF_BOXES[head]} }}", **used)
+    assert [each.exactness for each in check_equivalence(added, plain).outputs] == ["bit for bit"]
+    session = Session(plain, threads=1)
+    for _ in range(20):
+        lead = (1, 9) if "third" in used else (6,)
+        x = np.sort(rng.choice([-1.0, 0.0, 1.0, 2.0], (*lead, 2, 2)), -2).reshape(*lead, 4).astype(np.float32)
+        v = rng.choice([0.0, 0.5, 1.0, 3.0], (1, 1, 9) if "third" in used else (1, 2, 5, 5)).astype(np.float32)
+        assert (
+            bits(session.run({"x": x, "v": v})["y"]).tolist()
+            == bits(session.run({"x": flipped(x), "v": v})["y"]).tolist()
+        )

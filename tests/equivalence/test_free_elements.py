@@ -107,3 +107,51 @@ def test_a_part_with_another_order_of_dims_is_not() -> None:
     proof = verify_extract(whole, other)
     assert not proof.passed
     assert not proof.equivalence.proven
+
+
+RESIZED = """
+g (float[1, 3, h, w] x, float scale) => (float[a, 3, b] y, int64[n, 2] z) {{
+    s = Shape (x)
+    f = Cast <to = 1> (s)
+    m = Mul (f, scale)
+    i = Cast <to = 7> (m)
+    t = Slice (i, two, four)
+    c = Shape <start = 0, end = 2> (x)
+    u = Concat <axis = 0> (c, t)
+    r = Resize (x, none, none, u)
+    p = Shape (r)
+    {}
+}}"""
+FLAT = {
+    "by its dims": """b = Slice (p, two, three) w2 = Slice (p, three, four) d = Mul (b, w2)
+        e = Concat <axis = 0> (one, three, d) y = Reshape (r, e) q = Cast <to = 6> (d) g = Cast <to = 7> (q)
+        k = Concat <axis = 0> (g, two) z = Expand (one, k)""",
+    "as it is": """y = Reshape (r, flat) v = Shape <start = 2> (y) k = Concat <axis = 0> (v, two)
+        z = Expand (one, k)""",
+    "by an axis": """y = Reshape (r, flat) v = Slice (p, two, three) k = Concat <axis = 0> (v, two)
+        z = Expand (one, k)""",
+}
+
+
+def resized(kind: str) -> Model:
+    words = RESIZED.format(FLAT[kind])
+    numbers = {"two": [2], "three": [3], "four": [4], "one": [1], "flat": [1, 3, -1]}
+    used = {
+        name: np.array(each, np.int64) for name, each in numbers.items() if f"{name}," in words or f"{name})" in words
+    }
+    return model(words, none=np.zeros(0, np.float32), **used)
+
+
+def test_what_a_picture_is_resized_to_is_a_size() -> None:
+    """It was any number before it became a dim: then what is computed from it is followed as for other dims."""
+    made = infer(resized("by its dims"))
+    dims = {value.name: made[value].dims for value in made.model.graph.values.values()}
+    assert dims["y"] == (1, 3, dims["r"][2] * dims["r"][3])
+    assert dims["z"] == (dims["y"][2], 2)
+    assert [str(dim) for dim in dims["y"]] == ["1", "3", "?0.Concat#6*?1.Concat#6"]
+
+
+def test_equal_shapes_of_a_resized_picture_are_proven_and_others_are_not() -> None:
+    before = resized("by its dims")
+    assert check_equivalence(before, resized("as it is")).is_proven
+    assert {each.name for each in check_equivalence(before, resized("by an axis")).proven} == {"y"}

@@ -74,6 +74,8 @@ def _find_lift(facts: NodeFacts, flat: frozenset[int]) -> Lift | None:
             return Lift(flat) if axis in (0, -rank) else None
         is_trailing = axis is not None and -rank < axis < rank and axis != 0
         return Lift(flat, axis=axis) if flat == {0} and is_trailing else None
+    if node.is_op("Max", "Min") and len(flat) < len(node.inputs):  # of 0 and -0 they give either, which depends on dims
+        return None
     layout = find_layout(facts)
     if layout.sizes is not None or not layout.kinds or not flat <= layout.inputs.keys():
         return None

@@ -178,8 +178,9 @@ def test_an_unsorted_graph_is_left() -> None:
     assert [reason.partition(": ")[2] for reason in reasons(PASS.run(model))] == [SIGN]
 
 
-UNARY = """Abs Ceil Cos Cosh Elu Erf Exp Floor HardSwish Identity IsInf IsNaN LeakyRelu Neg ReduceL1 ReduceL2 ReduceMax
-    ReduceMean ReduceMin ReduceSum ReduceSumSquare Relu Round Sigmoid Sin Softmax Softplus Sqrt Tanh"""
+UNARY = """Abs Ceil Cos Cosh Elu Erf Exp Floor HardSwish Identity IsInf IsNaN LeakyRelu Log Neg NonZero ReduceL1
+    ReduceL2 ReduceMax ReduceMean ReduceMin ReduceSum ReduceSumSquare Relu Round Sigmoid Sin Softmax Softplus
+    Sqrt Tanh"""
 
 
 @pytest.mark.parametrize("op", UNARY.split())
