@@ -29,7 +29,16 @@ from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.ops.registry import RULES, forget_on_registration
 from graphkit.ops.rule_context import InferenceContext, Notes, Rule, UnknownError
-from graphkit.ops.tensor import MAX_ELEMENTS, Array, Tensor, agreed_facts, array_of, is_known, unknown_tensor, with_sizes
+from graphkit.ops.tensor import (
+    MAX_ELEMENTS,
+    Array,
+    Tensor,
+    agreed_facts,
+    array_of,
+    is_known,
+    unknown_tensor,
+    with_sizes,
+)
 from graphkit.progress import check_time
 from graphkit.shapes.graph_inputs import AS_DECLARED, Bounds, DimSpec, Inputs
 from graphkit.shapes.inferred_shapes import Shapes
