@@ -23,8 +23,10 @@ from graphkit.options import FoldingOptions
 from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.runtime.session import IsolatedSession, Session
 
-QUICK = ("search/loop-greedy",)
-EACH = pytest.mark.parametrize("name", params(UNLIKE, slow={*UNLIKE} - {*QUICK}))
+QUICK = (
+    "faster-rcnn/model",
+    "search/loop-greedy",
+)
 ENDS = ("inputs", "outputs")
 EDITED = ("t5-tiny/encoder_model", "cache-styles/two-stacked", "merged-decoder/decoder_model", "search/loop-greedy")
 Edit = Callable[[onnx.ModelProto, int], tuple[onnx.ModelProto, str] | None]
@@ -65,7 +67,10 @@ def test_a_fold_is_proven(name: str, model_file: Callable[[str], Path]) -> None:
     assert found.is_proven, str(found)
 
 
-@EACH
+# without the RoiAlign of version 22, which onnxruntime lacks
+@pytest.mark.parametrize(
+    "name", params([name for name in UNLIKE if name != "faster-rcnn/model"], slow={*UNLIKE} - {*QUICK})
+)
 def test_a_newer_operator_set_is_proven_bit_for_bit(name: str, model_file: Callable[[str], Path]) -> None:
     model = graphkit.load(model_file(name))
     made = ConvertOpset().run(model)
@@ -75,7 +80,9 @@ def test_a_newer_operator_set_is_proven_bit_for_bit(name: str, model_file: Calla
     assert {output.exactness for output in found.outputs} == {"bit for bit"}
 
 
-FUSED = [name for name in UNLIKE if name != "cache-styles/static-cache"]  # whose ScatterElements may fail
+# whose ScatterElements may fail; whose scores are rounded otherwise then, and choose boxes
+UNFUSED = {"cache-styles/static-cache", "faster-rcnn/model"}
+FUSED = [name for name in UNLIKE if name not in UNFUSED]
 
 
 @pytest.mark.parametrize("name", params(FUSED, slow={*FUSED} - {*QUICK}))
