@@ -89,7 +89,6 @@ MEANINGS: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(SOFTMAXES, (1, 13)),  # over all axes from one on, until 13
     "AveragePool": (7, 19),  # which adds up in another order
     "OneHot": (9, 11),  # of negative indices
-    "RoiAlign": (10, 16),  # which shifts boxes by half a pixel
 }  # fmt: skip
 # Since which versions onnxruntime has kernels for float16; before, it computes in float32, whose least bound is lower.
 KERNELS_OF_HALVES: Mapping[str, int] = {"Clip": 12, "Max": 12, "Min": 12, "QuantizeLinear": 23}
