@@ -36,6 +36,7 @@ from graphkit.ops.tensor import (
     agreed_facts,
     array_of,
     is_known,
+    plain_element,
     unknown_tensor,
     with_sizes,
 )
@@ -508,6 +509,9 @@ def share_tensor(tensor: Tensor) -> Tensor:
     elif type(tensor) is Tensor and not tensor.is_unread and (data := tensor.data) is not None:
         elements = tuple(data.ravel().tolist()) if data.size <= MAX_COMPARED else (None,)
         if COMPARED.issuperset(map(type, elements)):
+            if any(type(each) is Expr and each.constant is not None for each in elements):  # they equal ints, as a key
+                elements = tuple(plain_element(each) if type(each) is Expr else each for each in elements)
+                tensor = tensor.with_contents(tensor.dims, array_of(elements, data.shape))
             key = tensor.dtype, tensor.dims, tensor.reason, data.shape, elements
     if key is None or tensor.dims is None:
         return tensor

@@ -6,6 +6,10 @@ import numpy as np
 import pytest
 from graphs import dims, shapes
 
+from graphkit.ops.tensor import Tensor, array_of
+from graphkit.shapes.infer import share_tensor
+from graphkit.symbolic.expr import const
+
 ONE = "g (float[b, s, 64] x) => (y) "
 TWO = "g (float[b, s, 64] x, float[b, 1, 64] z) => (y) "
 IMAGE = "g (float[n, 3, h, w] x, float[16, 3, 3, 3] k) => (y) "
@@ -434,3 +438,9 @@ def test_states_of_a_recurrent_node_whose_batch_comes_first_fit_it() -> None:
         "{ y = LSTM <hidden_size = 3, layout = 1> (x, w, r, , , h) }"
     )
     assert [f"{each.left} {each.right}" for each in shapes(text, 18).equalities] == ["m b"]
+
+
+def test_a_number_that_a_rule_gives_as_an_expression_is_the_number() -> None:
+    """What is known of equal tensors is kept once, and rules read starts and steps as numbers."""
+    tensors = [Tensor(7, (const(1),), array_of([element])) for element in (const(-98765), -98765)]
+    assert {type(share_tensor(tensor).elements[0]) for tensor in tensors} == {int}
