@@ -443,4 +443,4 @@ def test_states_of_a_recurrent_node_whose_batch_comes_first_fit_it() -> None:
 def test_a_number_that_a_rule_gives_as_an_expression_is_the_number() -> None:
     """What is known of equal tensors is kept once, and rules read starts and steps as numbers."""
     tensors = [Tensor(7, (const(1),), array_of([element])) for element in (const(-98765), -98765)]
-    assert {type(share_tensor(tensor).elements[0]) for tensor in tensors} == {int}
+    assert {type(share_tensor(tensor).data[0]) for tensor in tensors} == {int}
