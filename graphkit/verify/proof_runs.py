@@ -366,7 +366,8 @@ def with_zeros(proof: RewriteProof, at_zero: Collection[str], refused: Collectio
     if at_zero:
         proof = replace(proof, coverage=f"{proof.coverage}; {join_words(list(dict.fromkeys(at_zero)))} of 0")
     if refused:
-        proof = proof.plus(caveats=[f"{join_words(list(refused))} of 0, at which the rewritten model fails"])
+        at = f"{join_words(list(refused))} of 0, at which the rewritten model fails or has other dims"
+        proof = proof.plus(caveats=[at])
     return proof
 
 

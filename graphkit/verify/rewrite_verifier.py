@@ -288,7 +288,8 @@ class RewriteVerifier:
         changes += output_changes(before, after, record.runs, [feeder.shapes(run) for run in record.runs])
         runs = tuple(RunProof(run.dims, run.flags, run.seed, None, None, "") for run in record.runs)
         proof = replace(self._begun_proof(record, is_exact=True), runs=runs)
-        at_zero = [*record.empty, *(record.refused if is_large else ())]
+        same = [run for run in record.empty if join_words(run.empty) not in refused]
+        at_zero = [*same, *(record.refused if is_large else ())]
         zeros = dict.fromkeys(chain.from_iterable(run.empty for run in at_zero))
         if is_large and zeros:
             proof = proof.plus(caveats=[f"{join_words(list(zeros))} of 0, at which so large a model is not compared"])
@@ -319,7 +320,10 @@ class RewriteVerifier:
                 with suppress(RunError):
                     session.run(two.feed(run))
                     taken[join_words(run.empty)] = None
-            differences = [difference for outcome in found for difference in outcome.differences]
+            both = ((each, [*each.call.expected.values(), *each.actual.values()]) for each in found)
+            bare = [each for each, outputs in both if not any(element_counts(output)[0] for output in outputs)]
+            taken |= {join_words(each.call.empty): None for each in bare if not all(d.exact for d in each.differences)}
+            differences = [d for outcome in found if outcome not in bare for d in outcome.differences]
             agrees, tolerance = all(each.within(0.0) for each in differences), level_tolerance(two.models[0])
             if not agrees and all(each.within(tolerance, of_magnitude=True) for each in differences):
                 plain = two.rewritten_session()  # the default level may have rounded
