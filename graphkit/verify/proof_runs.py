@@ -366,8 +366,7 @@ def with_zeros(proof: RewriteProof, at_zero: Collection[str], refused: Collectio
     if at_zero:
         proof = replace(proof, coverage=f"{proof.coverage}; {join_words(list(dict.fromkeys(at_zero)))} of 0")
     if refused:
-        at = f"{join_words(list(refused))} of 0, at which the rewritten model fails or has other dims"
-        proof = proof.plus(caveats=[at])
+        proof = proof.plus(caveats=[f"{join_words([*refused])} of 0, where the rewritten model fails or dims differ"])
     return proof
 
 

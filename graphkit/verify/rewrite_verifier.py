@@ -320,8 +320,7 @@ class RewriteVerifier:
                 with suppress(RunError):
                     session.run(two.feed(run))
                     taken[join_words(run.empty)] = None
-            both = ((each, [*each.call.expected.values(), *each.actual.values()]) for each in found)
-            bare = [each for each, outputs in both if not any(element_counts(output)[0] for output in outputs)]
+            bare = [o for o in found if not element_counts([*o.call.expected.values(), *o.actual.values()])[0]]
             taken |= {join_words(each.call.empty): None for each in bare if not all(d.exact for d in each.differences)}
             differences = [d for outcome in found if outcome not in bare for d in outcome.differences]
             agrees, tolerance = all(each.within(0.0) for each in differences), level_tolerance(two.models[0])

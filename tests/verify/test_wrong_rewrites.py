@@ -91,12 +91,12 @@ NAMED = {
     "none of a dim": (
         "g (float[b, s, 4] x) => (float[b, s, 4] y) { y = Neg (x) }",
         "g (float[b, s, 4] x) => (float[b, s, 4] y) { n = Neg (x) y = Reshape (n, keep) }",
-        "b of 0, at which the rewritten model fails or has other dims"),
+        "b of 0, where the rewritten model fails or dims differ"),
     "a dim of 1 beside 0, where nothing has elements": (  # onnxruntime takes a -1 beside a 0 for 1
         "g (float[b, s, 4] x) => (float[b, s, 4] y) { l = Shape <start = 1> (x) k = Slice (keep, one, two) "
         "t = Concat <axis = 0> (k, l) r = Reshape <allowzero = 1> (x, t) y = Neg (r) }",
         "g (float[b, s, 4] x) => (float[b, s, 4] y) { y = Neg (x) }",
-        "b and s of 0, at which the rewritten model fails or has other dims"),
+        "b and s of 0, where the rewritten model fails or dims differ"),
 }  # fmt: skip
 
 

@@ -173,6 +173,8 @@ def _merge_duplicates(editor: Editor, scope: Scope, known: ChainMap[Key, Value |
 def _node_key(editor: Editor, node: Node) -> Key | None:
     if node.bodies or node.domain not in ("", "com.microsoft") or node.operator in RANDOM or editor.is_taken(node):
         return None
+    if node.is_op("Shape") and node.scope in editor.scopes and (known := editor.shapes[node.result()].elements):
+        return "Shape", known  # whatever it is of
     inputs = tuple([None if value is None else editor.resolve(value) for value in node.inputs])
     if not any(attribute.HasField("t") for attribute in node.attributes.values()):
         return node.signature, inputs

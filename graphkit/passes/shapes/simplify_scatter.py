@@ -199,10 +199,9 @@ class SimplifyScatter(Rewrite):
 class SimplifyGather(Rewrite):
     """Replace a GatherND that reads a range along each axis by the Slice of it, or by its data where it reads all.
 
-    A mask is exported so: each element is looked up by its row and its column, which come from Range, Expand and
-    Concat. Where its data may end before a range does, it is looked up by that range alone, and fails as before.
-    Legality: each index increases by one along one axis of the indices, and each axis serves one index, in order; the
-    sign of each index is known, and each bound, as in simplify-scatter; no box may be empty past the end of its data.
+    A mask is exported so, by rows and columns that come from Range, Expand and Concat. Where its data may end before a
+    range does, it is looked up by that range alone. Legality: each index increases by 1 along one axis of the indices,
+    and each axis serves one index, in order; signs and bounds are as in simplify-scatter; no box is empty past the end.
 
     Before:
 

@@ -175,3 +175,14 @@ def test_large_constants_are_not_compared() -> None:
     big = np.ones(1 << 16, np.float32)
     outcome = PASS.run(model_of("g (float[N, 65536] x) => (y) { a = Add (x, v) y = Mul (a, w) }", v=big, w=big))
     assert set(constants(outcome.model)) == {"v", "w"}
+
+
+def test_a_shape_whose_numbers_another_one_has_is_that_one() -> None:
+    """The Shape of a Range is the length that it counts up to; that of another input of one name may differ."""
+    model = model_of(
+        "agraph (float[N] x, float[N] z) => (y, q) { n = Shape (x) m = Squeeze (n) r = Range (zero, m, one) "
+        "s = Shape (r) y = Expand (half, s) t = Shape (z) q = Expand (half, t) }",
+        zero=np.int64(0), one=np.int64(1), half=np.float32([0.5]),
+    )  # fmt: skip
+    result = check(MergeCommonSubexpressions(), model).model
+    assert [line for line in lines(result) if "Expand" in line] == ["y = Expand (half, n)", "q = Expand (half, t)"]
