@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import onnx
 
+from graphkit.dtypes import INTEGERS
 from graphkit.errors import count_things
 from graphkit.graph.names import family_labels
 from graphkit.graph.operator_traits import RANDOM
@@ -16,6 +17,7 @@ from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.rewrite import Editor, Outcome, Pass, Rewrite, copy_proto, drop_inputs, keep_members
 from graphkit.rewrite.dead_code import live_names, remove_dead_code, without_outputs
+from graphkit.shapes import Expr, is_known
 
 
 class EliminateDeadCode(Pass):
@@ -115,7 +117,7 @@ Key = tuple[object, ...]
 
 
 class MergeCommonSubexpressions(Rewrite):
-    """Merge nodes of the same operator, attributes and inputs, and equal constants.
+    """Merge nodes of the same operator, attributes and inputs, equal constants, and integers that are known to be equal.
 
     A node in a body may be replaced by an equal one of a graph around it, never by one of another body. Legality:
     the node draws no random numbers, has no bodies, and belongs to the domain of onnx or com.microsoft. The node of a
@@ -173,8 +175,8 @@ def _merge_duplicates(editor: Editor, scope: Scope, known: ChainMap[Key, Value |
 def _node_key(editor: Editor, node: Node) -> Key | None:
     if node.bodies or node.domain not in ("", "com.microsoft") or node.operator in RANDOM or editor.is_taken(node):
         return None
-    if node.is_op("Shape") and node.scope in editor.scopes and (known := editor.shapes[node.result()].elements):
-        return "Shape", known  # whatever it is of
+    if len(node.results) == 1 and node.scope in editor.scopes and (numbers := _known_numbers(editor, node)) is not None:
+        return numbers  # whatever makes them
     inputs = tuple([None if value is None else editor.resolve(value) for value in node.inputs])
     if not any(attribute.HasField("t") for attribute in node.attributes.values()):
         return node.signature, inputs
@@ -182,6 +184,19 @@ def _node_key(editor: Editor, node: Node) -> Key | None:
     if any(not text for _, text in attributes):
         return None
     return (node.domain, node.op_type, inputs, attributes, tuple(value is None for value in node.outputs))
+
+
+def _known_numbers(editor: Editor, node: Node) -> Key | None:
+    """Return dtype, dims and elements of integers that are known: of a Shape, and of others that follow from no input.
+
+    Those that follow from dims of inputs are computed from these anew: see rematerialize-shapes.
+    """
+    tensor = editor.shapes[node.results[0]]
+    elements = tensor.elements or () if tensor.dtype in INTEGERS and tensor.may_have_data else ()
+    exprs = tuple(each for each in elements if isinstance(each, Expr))
+    if len(exprs) < len(elements) or not exprs or (not node.is_op("Shape") and all(map(is_known, exprs))):
+        return None
+    return tensor.dtype, tensor.dims, exprs
 
 
 def _attribute_key(attribute: onnx.AttributeProto) -> tuple[str, bytes]:

@@ -186,3 +186,15 @@ def test_a_shape_whose_numbers_another_one_has_is_that_one() -> None:
     )  # fmt: skip
     result = check(MergeCommonSubexpressions(), model).model
     assert [line for line in lines(result) if "Expand" in line] == ["y = Expand (half, n)", "q = Expand (half, t)"]
+
+
+def test_numbers_that_follow_from_no_input_are_computed_once() -> None:
+    """As many boxes as TopK gives are those that it was asked for, and one number is no list to choose it from."""
+    model = model_of(
+        "agraph (float[N] x) => (y, z) { i = NonZero (x) s = Shape <start = 1> (i) g = Gather (s, zero) "
+        "u = Unsqueeze (g, axis) k = Min (u, nine) v = Squeeze (i, axis) f = Cast <to = 1> (v) t, w = TopK (f, k) "
+        "n = Shape (t) y = Expand (half, n) z = Identity (w) }",
+        zero=np.int64(0), axis=np.array([0]), nine=np.array([9]), half=np.float32(0.5),
+    )  # fmt: skip
+    left = lines(check(MergeCommonSubexpressions(), model).model)
+    assert [line for line in left if "Min" in line or "half" in line] == ["k = Min (s, nine)", "y = Expand (half, k)"]
