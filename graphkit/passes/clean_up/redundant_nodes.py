@@ -117,7 +117,7 @@ Key = tuple[object, ...]
 
 
 class MergeCommonSubexpressions(Rewrite):
-    """Merge nodes of the same operator, attributes and inputs, equal constants, and integers that are known to be equal.
+    """Merge nodes of the same operator, attributes and inputs, equal constants, and integers known to be equal.
 
     A node in a body may be replaced by an equal one of a graph around it, never by one of another body. Legality:
     the node draws no random numbers, has no bodies, and belongs to the domain of onnx or com.microsoft. The node of a
