@@ -187,14 +187,15 @@ def _node_key(editor: Editor, node: Node) -> Key | None:
 
 
 def _known_numbers(editor: Editor, node: Node) -> Key | None:
-    """Return dtype, dims and elements of integers that are known: of a Shape, and of others that follow from no input.
+    """Return dtype, dims and elements of integers that are known: of one dim, or where they follow from no input.
 
-    Those that follow from dims of inputs are computed from these anew: see rematerialize-shapes.
+    Others are computed anew from the dims of inputs: see rematerialize-shapes.
     """
     tensor = editor.shapes[node.results[0]]
     elements = tensor.elements or () if tensor.dtype in INTEGERS and tensor.may_have_data else ()
     exprs = tuple(each for each in elements if isinstance(each, Expr))
-    if len(exprs) < len(elements) or not exprs or (not node.is_op("Shape") and all(map(is_known, exprs))):
+    is_short = node.is_op("Shape") and len(exprs) == 1
+    if len(exprs) < len(elements) or not exprs or (not is_short and all(map(is_known, exprs))):
         return None
     return tensor.dtype, tensor.dims, exprs
 
