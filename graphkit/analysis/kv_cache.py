@@ -406,7 +406,7 @@ def _past_offsets(model: Model, indices: Value) -> list[int]:
 
 def _count_cut_tables(model: Model) -> Iterator[int]:
     """Yield the lengths of tables that nodes cut to as many positions as there are, from either end."""
-    cuts = [(node.operand(0), cut_bounds(node)[:3]) for node in model.graph.nodes_of("Slice") if cut_bounds(node)]
+    cuts = [(node.operand(0), cut_bounds(node)[:3]) for node in model.graph.nodes if cut_bounds(node)]
     cuts = [(data, bounds) for data, bounds in cuts if data.is_constant and None not in bounds]
     legal = legal_sizes(model) if cuts else None
     if legal is None or legal.past is None or legal.tokens is None:

@@ -208,9 +208,9 @@ class _Claim(Struct, eq=False, dict=True):
         for equal in self.equal:
             if len(sides := [*_sized_expressions((equal.left, equal.right), values)]) == 2:
                 legal &= values.of(sides[0]) == values.of(sides[1])
-        limits = zip((BYTES, STEPS), (MAX_BYTES, MAX_STEPS), weights, self.needed, strict=True)
-        for usual, largest, weight, needed in limits:
-            most = max(TIMES * weight[0], needed.min())
+        limits = zip((BYTES, STEPS), (MAX_BYTES, MAX_STEPS), weights, self.weights_at_many, strict=True)
+        for usual, largest, weight, at_many in limits:
+            most = max(TIMES * weight[0], at_many.min())
             legal &= (weight <= usual) | ((weight <= most) & (weight <= largest)) | self.is_large
         return legal
 
@@ -221,15 +221,15 @@ class _Claim(Struct, eq=False, dict=True):
         return self.takes_more_than(MUCH_BYTES if is_own else MAX_BYTES, MUCH_STEPS if is_own else MAX_STEPS)
 
     @cached_property
-    def needed(self) -> tuple[np.ndarray, np.ndarray]:
+    def weights_at_many(self) -> tuple[np.ndarray, np.ndarray]:
         """What it takes wherever one size is as far from its least as it must hold at many: see `weights`."""
         least = {name: _least_size(each) for name, each in self.symbols.items()}
         larger = [{**least, name: size + self.at_least - 1} for name, size in least.items()]
         return self.weights(Values.of_all(larger or [least]))
 
     def takes_more_than(self, most_bytes: int, most_steps: int) -> bool:
-        """Whether it takes more at all of the sizes of `needed`."""
-        size, steps = self.needed
+        """Whether it takes more at all of the sizes of `weights_at_many`."""
+        size, steps = self.weights_at_many
         return not ((size <= most_bytes) & (steps <= most_steps)).any()
 
     @property
