@@ -141,7 +141,8 @@ def _fixed_dims(value: Value, shapes: Shapes, file: str) -> tuple[tuple[int, ...
     dims = shapes[value].dims
     sizes = [dim.constant for dim in dims or ()]
     if dims is None or None in sizes:
-        raise UsageError(f"{file}: '{value.name}' has no fixed shape: {shapes[value]} - give its dims with --dim")
+        hint = "its size follows from what is computed: end the model before that, with graphkit extract"
+        raise UsageError(f"{file}: '{value.name}' has no fixed shape: {shapes[value]} - {hint}")
     return tuple(size for size in sizes if size is not None), dtype_name(shapes[value].dtype)
 
 
