@@ -15,6 +15,7 @@ from graphkit.deploy.export_pipeline import SOURCES, Pipeline
 from graphkit.errors import UsageError
 from graphkit.graph.cache_entries import CacheEntry, Slot
 from graphkit.graph.declared_types import declared_dims
+from graphkit.graph.roles import declared_rank
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.options import Update
@@ -302,9 +303,20 @@ def _role_of_input(model: Model, name: str) -> str:
     return next((role for value, role in model.roles.inputs.items() if value.name == name), "")
 
 
+def check_masks(first: Model, step: Model) -> None:
+    """Raise UsageError where later steps need a mask of the prompt that the first one does not have."""
+    ranks = [{declared_rank(value) for value in each.roles.all("mask")} for each in (first, step)]
+    if 2 in ranks[1] and ranks[0] == {4}:
+        raise UsageError(
+            f"{step.name}: it takes a mask for each token, and the first step one for each pair of tokens, of which "
+            "none can be made - export them anew from a batch without padding"
+        )
+
+
 def _starting_method(draft: _Draft, first: Model, step: Model, kept: Mapping[str, str]) -> MethodModel:
     """Return the method that starts a sequence, whose states are called as the past inputs of the step are."""
     model = draft.model
+    check_masks(first, step)
     pasts: dict[Slot, str] = {entry.slot: value.name for value, entry in step.roles.pasts.items()}
     presents = {entry.present.name: entry for entry in first.roles.cache if entry.present is not None}
     given = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}

@@ -17,6 +17,7 @@ from graphkit.analysis.blockers import blockers
 from graphkit.cli.deploy_commands import bundle, lower
 from graphkit.contract import read_contract
 from graphkit.contract.contract_files import read_bundle
+from graphkit.deploy.bundle_methods import check_masks
 from graphkit.deploy.deploy_sizes import Setting, most_positions, resolve_sizes
 from graphkit.deploy.host_tables import HostPart, _evaluate_size
 from graphkit.deploy.lower import LowerOptions, lower_folder
@@ -231,3 +232,13 @@ def test_an_input_of_a_size_that_nothing_decides_is_declined() -> None:
     assert _evaluate_size("past + 2", {"past": 3}) == 5
     with pytest.raises(ModelError, match=r"a dim '\?1./Reshape', whose size is not known"):
         _evaluate_size("?1./Reshape", {"past": 3})
+
+
+def test_masks_for_pairs_of_tokens_before_masks_for_tokens_are_declined() -> None:
+    """The step would keep a mask of the prompt that nobody writes, and so see nothing of it."""
+    head = "(int64[batch, new] input_ids, {} attention_mask) => (bool[{}] y) {{ y = Not (attention_mask) }}"
+    first = text(head.format("bool[batch, 1, new, new]", "batch, 1, new, new"))
+    step = text(head.format("bool[batch, total]", "batch, total"))
+    one, two = (Model.from_proto(each) for each in (first, step))
+    with pytest.raises(UsageError, match="it takes a mask for each token, and the first step one for each pair"):
+        check_masks(one, two)
