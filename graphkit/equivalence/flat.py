@@ -31,7 +31,7 @@ from graphkit.errors import ModelError
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.operator_traits import RANDOM, UNARY, broadcasts_inputs, copied_inputs, operator_set
 from graphkit.model import Model
-from graphkit.ops.numerics import IN_ORDER, PLACED, PLACED_IN_DOUBLE, SWAPPING
+from graphkit.ops.numerics import EXTREMES, IN_ORDER, PLACED, PLACED_IN_DOUBLE, SWAPPING
 from graphkit.ops.tensor import Dims, dims_product
 from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import Expr, const, lower
@@ -90,7 +90,6 @@ def _run_node(app: Application, arrays: Sequence[np.ndarray | None]) -> np.ndarr
 
 ONE = const(1)
 ODD = {"BitCast", "CastLike", "Identity", "RegexFullMatch", "Affine", "ParametricSoftplus", "Scale", "ScaledTanh"}
-EXTREMES = {"Max", "Min"}  # of 0 and -0 they give either, which depends on which of them repeats, and on dims of 1
 BOUNDED = {"HardSigmoid", "HardSwish", "Relu"}  # by Max, where onnxruntime runs the body that ONNX has for them:
 OF_BODIES = 18  # the version in which it does so for float16
 COMPUTED: Mapping[str, Callable[..., np.ndarray]] = {"Where": np.where, "Mul": np.multiply}  # of constants

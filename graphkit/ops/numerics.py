@@ -46,7 +46,9 @@ PLACED |= operator_set("QuickGelu", "com.microsoft")
 PLACED_IN_DOUBLE = operator_set("Exp Gelu Sigmoid Swish Tanh") | operator_set("QuickGelu", "com.microsoft")
 # What reduces all elements in the order in which it reduces rows.
 IN_ORDER = operator_set("ReduceMax ReduceMean ReduceMin ReduceSum")
-# Of two inputs that may be swapped, to the last bit: of 0 and -0, Max and Min give either.
+# Of 0 and -0 they give either, which depends on which of them repeats, and on dims of 1.
+EXTREMES = operator_set("Max Min")
+# Of two inputs that may be swapped, to the last bit.
 SWAPPING = (COMMUTATIVE - VARIADIC) | operator_set("BitwiseAnd BitwiseOr BitwiseXor")
 
 NEWEST = 24  # the newest version of https://github.com/onnx/onnx/blob/main/docs/Changelog.md that was read

@@ -20,7 +20,7 @@ from graphkit.equivalence.terms import Constants, Term
 from graphkit.errors import ModelError
 from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model
-from graphkit.ops.numerics import BLIND, FAITHFUL, FAITHFUL_IN_ALL
+from graphkit.ops.numerics import BLIND, BLIND_IN_SECOND, FAITHFUL, FAITHFUL_IN_ALL
 from graphkit.passes.fold_pipeline import fold
 from graphkit.runtime.session import Session
 from graphkit.shapes.input_dims import named_inputs
@@ -561,6 +561,10 @@ OF_BOXES = {  # what reads boxes, and how many there are
     "(float[1, 9, 4] x, float[1, 1, 9] v) => (int64[k, 3] y)": "NonMaxSuppression (b, v, nine, third)",
     "(float[6, 4] x, float[1, 2, 5, 5] v) => (float[k, l, m, n] y)": "RoiAlign <sampling_ratio = 2> (v, b, first)",
 }
+
+
+def test_what_is_blind_in_its_second_input_is_tried() -> None:
+    assert {words.split()[0] for words in OF_BOXES.values()} >= BLIND_IN_SECOND
 
 
 @pytest.mark.parametrize("head", OF_BOXES)

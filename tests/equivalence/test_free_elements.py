@@ -11,7 +11,7 @@ from graphkit.equivalence.reader import free_elements
 from graphkit.model import Model
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.runtime.session import Session
-from graphkit.shapes import infer
+from graphkit.shapes import infer, lower
 from graphkit.verify.rewrite_verifier import verify_extract
 
 HEAD = "g (int64[1] n, float[L] x) => (float[a, b] y, float[c, d] z)"
@@ -133,8 +133,8 @@ FLAT = {
 }
 
 
-def resized(kind: str) -> Model:
-    words = RESIZED.format(FLAT[kind])
+def resized(kind: str, height: str = "h") -> Model:
+    words = RESIZED.format(FLAT[kind]).replace("3, h,", f"3, {height},")
     numbers = {"two": [2], "three": [3], "four": [4], "one": [1], "flat": [1, 3, -1]}
     used = {
         name: np.array(each, np.int64) for name, each in numbers.items() if f"{name}," in words or f"{name})" in words
@@ -155,3 +155,18 @@ def test_equal_shapes_of_a_resized_picture_are_proven_and_others_are_not() -> No
     before = resized("by its dims")
     assert check_equivalence(before, resized("as it is")).is_proven
     assert {each.name for each in check_equivalence(before, resized("by an axis")).proven} == {"y"}
+
+
+@pytest.mark.parametrize(("height", "least"), [("h", 1), ("past_h", 0)])
+def test_a_picture_is_resized_to_nothing_where_it_is_nothing(height: str, least: int) -> None:
+    made = infer(resized("as it is", height))
+    dims = {value.name: made[value].dims for value in made.model.graph.values.values()}
+    assert (lower(dims["x"][2]), lower(dims["r"][2])) == (least, least)
+
+
+def test_what_is_large_for_each_of_a_count_is_compared_at_some() -> None:
+    """Of 256 kB for each element that is not 0, five sizes would be small enough, and eight are asked for."""
+    text = """g (float[L] x) => (float[n, 256, 256] y) { i = NonZero (x) s = Shape <start = 1> (i)
+        t = Concat <axis = 0> (s, wide, wide) y = ConstantOfShape (t) }"""
+    made = model(text, wide=np.array([256]))
+    assert check_equivalence(made, made).is_proven

@@ -20,6 +20,7 @@ from graphkit.graph.new_nodes import RESHAPE_SINCE
 from graphkit.graph.operator_traits import BROADCASTING, UNARY, UNIDIRECTIONAL, joined_parts
 from graphkit.graph.view import Node, Value, connected_groups
 from graphkit.ops.axes import FACTORS, FREE, RULES, find_layout
+from graphkit.ops.numerics import EXTREMES
 from graphkit.ops.rule_context import NodeFacts, UnknownError
 from graphkit.ops.tensor import Dims, element_numbers
 from graphkit.passes.shapes.simplify_reshape import merged_dims, reshape_spec
@@ -74,7 +75,7 @@ def _find_lift(facts: NodeFacts, flat: frozenset[int]) -> Lift | None:
             return Lift(flat) if axis in (0, -rank) else None
         is_trailing = axis is not None and -rank < axis < rank and axis != 0
         return Lift(flat, axis=axis) if flat == {0} and is_trailing else None
-    if node.is_op("Max", "Min") and len(flat) < len(node.inputs):  # of 0 and -0 they give either, which depends on dims
+    if node.operator in EXTREMES and len(flat) < len(node.inputs):
         return None
     layout = find_layout(facts)
     if layout.sizes is not None or not layout.kinds or not flat <= layout.inputs.keys():

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from graphkit.graph.new_nodes import RESHAPE_SINCE, make_reshape
 from graphkit.graph.operator_traits import RESHAPING, UNARY, broadcasts_inputs
 from graphkit.graph.view import Node, Value, follow_chain
+from graphkit.ops.numerics import EXTREMES
 from graphkit.ops.tensor import Dims, dims_product
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, attributes_of
 from graphkit.shapes import Expr, lower, symbol
@@ -354,6 +355,8 @@ class _Region(Struct):
         """Whether a node can work on the dims before."""
         is_elementwise = node.is_op(*UNARY) or broadcasts_inputs(node)
         outs = node.results
+        if node.operator in EXTREMES and any(value.constant is not None for value in node.operands):
+            return False
         if not is_elementwise or not self.editor.is_free(node) or node.scope is not self.first.scope:
             return False
         if len(outs) != 1 or not self._is_untouched(outs[0]) or self.editor.shapes[outs[0]].dims != self.after:

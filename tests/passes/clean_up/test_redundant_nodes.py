@@ -198,3 +198,13 @@ def test_numbers_that_follow_from_no_input_are_computed_once() -> None:
     )  # fmt: skip
     left = lines(check(MergeCommonSubexpressions(), model).model)
     assert [line for line in left if "Min" in line or "half" in line] == ["k = Min (s, nine)", "y = Expand (half, k)"]
+
+
+def test_numbers_of_another_dtype_or_with_others_behind_them_are_others() -> None:
+    model = model_of(
+        "agraph (float[N] x) => (y, z, w) { i = NonZero (x) s = Shape <start = 1> (i) c = Cast <to = 6> (s) "
+        "y = Add (c, one) t = Concat <axis = 0> (s, three) z = Expand (half, t) u = Concat <axis = 0> (s, four) "
+        "w = Expand (half, u) }",
+        one=np.array([1], np.int32), three=np.array([3]), four=np.array([4]), half=np.float32(0.5),
+    )  # fmt: skip
+    assert not check(MergeCommonSubexpressions(), model).changes
