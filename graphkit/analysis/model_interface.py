@@ -19,7 +19,8 @@ from graphkit.graph.roles import MASKS, Role, Roles, dim_at
 from graphkit.graph.view import Node, Scope, Value, walk_breadth_first
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, Table, table
-from graphkit.shapes.infer import infer
+from graphkit.shapes import Expr, infer
+from graphkit.symbolic.expr import Call
 
 # Meanings of the usual names; a doc string in the model goes before.
 MEANINGS = {
@@ -49,6 +50,7 @@ MANIFEST = "export.json"  # which transformers 5 writes beside its models
 SOURCES: tuple[Role, ...] = ("tokens", "embeddings", "encoder tokens", "audio")  # inputs with rows and a length
 OF_ENCODER: tuple[Role, ...] = ("encoder state", "encoder mask", "encoder tokens")
 HELD = ("past", "state", "positions", "condition", *MASKS)  # roles of inputs that are nothing new
+MOST_TOKENS = 1 << 13  # at which it is tried whether the loop of an example still fits
 EXAMPLE = ", as many as the exporter's example had"
 FAULTS = {  # the kind of finding, its place, its sentence; how to export anew by transformers 5, and by anything else
     "past": ("frozen-past", "{token}",
@@ -411,13 +413,22 @@ def _frozen_lengths(model: Model) -> Iterator[Row]:
 
 def _unrolled_loops(model: Model) -> Iterator[Row]:
     """Yield up to how many tokens the numbers of chunks inside are what they were in the example."""
-    shapes, tokens = infer(model), model.roles.all("tokens", "embeddings")[:1]
+    tokens = model.roles.all("tokens", "embeddings")[:1]
     name = str(dim_at(tokens[0], 1)) if tokens else ""
+    shapes = infer(model)
     values = (value for value in model.graph.values.values() if name and value.kind == "node")
     pairs = {pair for each in values for pair in zip(declared_dims(each) or (), shapes[each].dims or (), strict=False)}
-    counts = [(n, dim) for n, dim in pairs if isinstance(n, int) and n and "//" in str(dim) and dim.symbols == {name}]
-    if most := [t for t in range(1, 1 << 13) if counts and all(dim.evaluate({name: t}) == n for n, dim in counts)]:
-        yield "loop", most[-1], [*tokens]
+    counts = [(n, dim) for n, dim in pairs if isinstance(n, int) and n and dim.symbols == {name} and _is_divided(dim)]
+    same = (
+        [t for t in range(1, MOST_TOKENS) if all(dim.evaluate({name: t}) == n for n, dim in counts)] if counts else []
+    )
+    if same:
+        yield "loop", same[-1], [*tokens]
+
+
+def _is_divided(dim: Expr) -> bool:
+    atoms = (atom for monomial, _ in dim.terms for atom in monomial)
+    return any(isinstance(atom, Call) and (atom.op == "//" or any(map(_is_divided, atom.args))) for atom in atoms)
 
 
 def _missing_mask(model: Model) -> Iterator[Row]:
