@@ -50,12 +50,7 @@ class Latency(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class CostChange:
-    """Costs before and after.
-
-    Attributes:
-        models: What they are the costs of, for a page that shows both; None if they are not at hand.
-        links: Symbols of the result that are expressions in the dims of the original.
-    """
+    """Costs before and after."""
 
     what: str  # what they are the costs of, such as a file; "" for the only one
     sizes: Sizes  # the sizes of the original's dims: those that are given, and typical ones
@@ -64,7 +59,9 @@ class CostChange:
     unknown: str = ""  # why not, "" if they can
     latency: Latency | None = None  # how long both take; None where that was not measured
     untimed: str = ""  # why it could not be measured, "" if it was, or nobody asked
+    # what they are the costs of, for a page that shows both; None if they are not at hand
     models: BeforeAndAfter | None = field(default=None, repr=False, compare=False, metadata={"in_json": False})
+    # symbols of the result that are expressions in the dims of the original
     links: Mapping[str, Expr] = field(default_factory=dict, repr=False, compare=False, metadata={"in_json": False})
 
 
@@ -139,18 +136,16 @@ class BeforeAndAfter:
     """Models before and after a rewrite, with what says the sizes that both are looked at.
 
     A dim of the result is as large as what is called the same in the original, else as that of the same input.
-
-    Attributes:
-        wish: Sizes by role, where others than the typical ones are of interest.
-        sizes: Sizes of symbols of the result, as expressions in the dims of the original.
-        values: Values of inputs of the result that decide sizes: integers, and expressions in the dims of the original.
     """
 
     before: Sequence[Model]  # the original, or several models that run one after the other
     after: Model  # the result
     spec: DimSpec = AS_DECLARED  # sizes of the original's dims
+    # sizes by role, where others than the typical ones are of interest
     wish: Mapping[Axis, int] = field(default_factory=dict)
+    # sizes of symbols of the result, as expressions in the dims of the original
     sizes: Mapping[str, Expr] = field(default_factory=dict)
+    # values of inputs of the result that decide sizes: integers, and expressions in the dims of the original
     values: Mapping[str, np.ndarray] = field(default_factory=dict)
     written: Model | None = None  # the file of the result, whose bytes count, where that is another model
 

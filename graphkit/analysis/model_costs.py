@@ -128,14 +128,10 @@ class PeakRow(Struct, frozen=True):
 
 
 class MemoryOverTime(Struct, frozen=True):
-    """The activations that are in memory as nodes run.
+    """The activations that are in memory as nodes run."""
 
-    Attributes:
-        nodes: The number of each node that runs, in order: its place among all nodes of the file, those of the main
-            graph first, then those of bodies and functions. A node of a loop comes once, one of a function at
-            each call.
-    """
-
+    # The number of each node that runs, in order: its place among all nodes of the file, those of the main graph
+    # first, then those of bodies and functions. A node of a loop comes once, one of a function at each call.
     nodes: tuple[int, ...]
     bytes: tuple[int, ...]  # the bytes that are there when it runs
 

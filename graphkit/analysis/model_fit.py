@@ -29,15 +29,10 @@ SHOWN = 4  # names of models in a sentence
 
 
 class Link(Struct, frozen=True):
-    """Outputs of one model that feed inputs of another, or of itself at the next step.
+    """Outputs of one model that feed inputs of another, or of itself at the next step."""
 
-    Attributes:
-        source, target: Labels of the models.
-        outputs, inputs: Labels of the tensors.
-    """
-
-    source: str
-    outputs: str
+    source: str  # the label of a model, as is the target
+    outputs: str  # labels of tensors, as are the inputs
     target: str
     inputs: str
     count: int  # how many pairs

@@ -115,21 +115,18 @@ class FrozenSizes(Judged):
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output, or a family of them.
-
-    Attributes:
-        shape: The dims: numbers, symbols, None for an unknown one, `*` where the family's members differ; None for an
-            unknown rank.
-        shapes: The dims of each, in the order of the names.
-    """
+    """An input or output, or a family of them."""
 
     indices: tuple[int, ...]  # positions among the inputs or outputs
     names: tuple[str, ...]  # the names, in that order
     label: str  # the name, or the pattern of the family: `past_key_values.{0-17}.{key|value}`
     dtype: str  # such as `float32`, or `seq(float32)`
+    # the dims: numbers, symbols, None for an unknown one, `*` where the family's members differ; None for an
+    # unknown rank
     shape: tuple[Dim, ...] | None
     description: str  # from the model's doc string, or the usual meaning of the name
     optional: bool = False  # whether it is an input with a default value
+    # the dims of each, in the order of the names
     shapes: tuple[tuple[Dim, ...] | None, ...] = field(default=(), metadata={"in_json": False})
 
     @property

@@ -36,15 +36,12 @@ REMEDIED = "generic-npu"  # the target whose remedies are those of any device
 
 
 class CpuNodes(Struct, frozen=True):
-    """The nodes of an operator that stay on the CPU.
-
-    Attributes:
-        cuts: Those that part what runs on the device: they read what it computed, and it waits for what they give.
-    """
+    """The nodes of an operator that stay on the CPU."""
 
     operator: str
     nodes: int
     macs: int  # their multiply-accumulates, at the sizes
+    # those that part what runs on the device: they read what it computed, and it waits for what they give
     cuts: tuple[str, ...]
     removed_by: str  # the pass that removes them, or that no rewrite is known
 

@@ -35,16 +35,13 @@ MAX_TEXT = 600  # characters of a relation
 
 
 class PageSizes(Struct, frozen=True):
-    """The sizes at which a page shows its numbers, and how far they may be moved.
-
-    Attributes:
-        links: Symbols that are expressions in the dims of other models of the page.
-    """
+    """The sizes at which a page shows its numbers, and how far they may be moved."""
 
     shapes: Shapes  # the shapes of the model
     sizes: Mapping[str, int]  # the size of each symbol
     fixed: frozenset[str]  # the symbols that the caller has given a size
     legal: LegalSizes  # which sizes go together
+    # symbols that are expressions in the dims of other models of the page
     links: Mapping[str, Expr] = field(default_factory=dict)
 
     @classmethod

@@ -51,13 +51,10 @@ class Output(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """The nodes of a scope in the order in which they run, each with its outputs.
-
-    Attributes:
-        last: The position of the last node that reads each value; after all of them for an output of the scope.
-    """
+    """The nodes of a scope in the order in which they run, each with its outputs."""
 
     steps: Sequence[tuple[Node, Sequence[Output]]]
+    # the position of the last node that reads each value; after all of them for an output of the scope
     last: Mapping[Value, int]
     ending: Mapping[int, Sequence[Value]]  # the values that are read for the last time at each position
 
@@ -196,15 +193,12 @@ class PeakMemory:
 
 
 class _ScopePeak(NamedTuple):
-    """The peak of a scope: its bytes, the node at which it is, the bytes of each buffer that is there.
-
-    Attributes:
-        moments: Each node that runs, in order, those of a body or a function in the place of the node that runs it.
-    """
+    """The peak of a scope: its bytes, the node at which it is, the bytes of each buffer that is there."""
 
     bytes: int
     node: Node | None
     alive: Mapping[Value, int]
+    # each node that runs, in order, those of a body or a function in the place of the node that runs it
     moments: Sequence[Moment] = ()
 
 
@@ -212,19 +206,16 @@ EMPTY = _ScopePeak(0, None, {})
 
 
 class _Buffers(Struct):
-    """The buffers of a scope as they come and go.
-
-    Attributes:
-        first, last: The step at which each comes, and the last one at which it is there.
-        steps: The bytes at each step, the node, and the peak inside of it.
-    """
+    """The buffers of a scope as they come and go."""
 
     bytes: dict[Value, int] = field(default_factory=dict)  # of each buffer
+    # the step at which each comes, and the last one at which it is there
     first: dict[Value, int] = field(default_factory=dict)
     last: dict[Value, int] = field(default_factory=dict)
     needed: dict[Value, int] = field(default_factory=dict)  # the last position that needs each
     roots: dict[Value, Value] = field(default_factory=dict)  # the buffer that each value lies in
     now: int = 0  # the bytes that are there
+    # the bytes at each step, the node, and the peak inside of it
     steps: list[tuple[int, Node, _ScopePeak]] = field(default_factory=list)
 
     def add(self, value: Value, size: int) -> None:

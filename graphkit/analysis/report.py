@@ -74,16 +74,13 @@ class ReportOptions:
 
 @dataclass(frozen=True)
 class Material:
-    """The inputs of every section.
-
-    Attributes:
-        judged: The sections that the verdict rests on, for the verdict.
-    """
+    """The inputs of every section."""
 
     model: Model
     options: ReportOptions
     optimized: Model | None = None  # the model after onnxoptimizer, None without `options.optimize`
     inferred: Shapes | None = None  # the shapes of the model's tensors, None until a section needs them
+    # the sections that the verdict rests on, for the verdict
     judged: Mapping[str, Result] = field(default_factory=dict)
 
     @property

@@ -263,13 +263,10 @@ UNKNOWN_DIM = re.compile(r"\?[0-9]+")
 
 
 class Meaning(Struct, frozen=True):
-    """The elements that some shape tensors of a group share.
+    """The elements that some shape tensors of a group share."""
 
-    Attributes:
-        shape: The elements as expressions in the input dims, such as `[batch_size, -1, 8]`; `?` for an unknown one, and
-            a single `?` if even their number is unknown.
-    """
-
+    # the elements as expressions in the input dims, such as `[batch_size, -1, 8]`; `?` for an unknown one, and a
+    # single `?` if even their number is unknown
     shape: str
     count: int  # number of consumers that read it
     unknown: str = ""  # why an element is unknown, "" if all are known

@@ -143,11 +143,7 @@ REMEDIES: tuple[Remedy, ...] = (
 
 
 class Obstacle(Struct, frozen=True):
-    """One reason why a node may not, or cannot, be placed on a target.
-
-    Attributes:
-        dims: Of that tensor: numbers, expressions as text, None for an unknown one; None for an unknown rank.
-    """
+    """One reason why a node may not, or cannot, be placed on a target."""
 
     scope: str = ""  # path of the scope of the node, "" for the main graph
     node: str = ""  # its name, or its operator and position where it has none
@@ -158,6 +154,7 @@ class Obstacle(Struct, frozen=True):
     tensor: str = ""  # the tensor that shows it
     rank: int | None = None
     dtype: str = ""  # of that tensor, "?" where unknown
+    # of that tensor: numbers, expressions as text, None for an unknown one; None for an unknown rank
     dims: tuple[Dim, ...] | None = None
     pass_name: str | None = None  # the pass that removes it, None where none is known
 
@@ -440,19 +437,12 @@ def _keeps_unit(node: Node, rank: int, shapes: Shapes) -> bool:
 
 
 class FormalNode(NamedTuple):
-    """What the specification says of an operator; nothing where it does not know it.
+    """What the specification says of an operator; nothing where it does not know it."""
 
-    Attributes:
-        since: The version of the operator set in which it last changed; 0 where that is not known.
-        inputs: Their names.
-        outputs: Likewise.
-        defaults: Of attributes that are a number or a text.
-    """
-
-    since: int = 0
-    inputs: tuple[str, ...] = ()
-    outputs: tuple[str, ...] = ()
-    defaults: Mapping[str, int | float | str] = {}
+    since: int = 0  # the version of the operator set in which it last changed; 0 where that is not known
+    inputs: tuple[str, ...] = ()  # names of inputs
+    outputs: tuple[str, ...] = ()  # names of outputs
+    defaults: Mapping[str, int | float | str] = {}  # of attributes that are a number or a text
 
     @staticmethod
     def names(formals: Sequence[str], count: int, other: str = "") -> list[str]:

@@ -35,12 +35,7 @@ TYPICAL: Mapping[Axis, int] = {
 
 
 class TypicalSizes:
-    """Sizes for the symbols that a spec leaves open; `wish` says others than the typical ones, by role.
-
-    Attributes:
-        sizes: A size for each.
-        over: The first symbol that the spec gives both bounds of, None if there is none.
-    """
+    """Sizes for the symbols that a spec leaves open; `wish` says others than the typical ones, by role."""
 
     def __init__(self, model: Model, spec: DimSpec, shapes: Shapes, wish: Mapping[Axis, int] = {}) -> None:
         by_input, legal = sizes_by_input(shapes), legal_sizes(model, spec, shapes=shapes)
@@ -48,8 +43,10 @@ class TypicalSizes:
         variables = (replace(each, preferred=powers.get(each.name, each.preferred)) for each in legal.variables)
         self.legal = replace(legal, variables=tuple(variables))
         self.wish = _wished_sizes(self.legal, wish, by_input)
+        # a size for each
         self.sizes = _runnable_sizes(self.legal, shapes, self.wish) or next(self.legal.near(self.wish), self.wish)
         ends = {name: (low, high) for name, (low, high) in spec.bounds.items() if low is not None and high is not None}
+        # the first symbol that the spec gives both bounds of, None if there is none
         self.over = next((name for name in ends if name in self.sizes), None)
         self.ends = ends.get(self.over or "", (0, 0))
 

@@ -36,17 +36,12 @@ INTEGERS = (TensorProto.INT32, TensorProto.INT64)
 
 
 class Slot(Struct, frozen=True):
-    """The place of a tensor in the cache.
+    """The place of a tensor in the cache."""
 
-    Attributes:
-        index: The numbers in its name, the layer first; empty for a stack of all layers.
-        attention: "decoder" (self-attention), "encoder" (cross-attention), or "" if the name does not say.
-        kind: "key", "value", "both" (in one tensor, or not told apart) or "state" (no attention cache); behind words of
-            its name where a layer has several, such as the "indexer key" beside the "key".
-    """
-
-    index: tuple[int, ...]
-    attention: str
+    index: tuple[int, ...]  # the numbers in its name, the layer first; empty for a stack of all layers
+    attention: str  # "decoder" (self-attention), "encoder" (cross-attention), or "" if the name does not say
+    # "key", "value", "both" (in one tensor, or not told apart) or "state" (no attention cache); behind words of
+    # its name where a layer has several, such as the "indexer key" beside the "key"
     kind: str
 
 

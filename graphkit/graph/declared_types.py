@@ -21,15 +21,10 @@ Dim = int | str | None  # a number, a symbol, or unknown
 
 
 class TensorType(Struct, frozen=True):
-    """The type that a model declares of a tensor.
+    """The type that a model declares of a tensor."""
 
-    Attributes:
-        dtype: TensorProto.DataType.
-        dims: None where the rank is unknown.
-    """
-
-    dtype: int
-    dims: tuple[Dim, ...] | None
+    dtype: int  # TensorProto.DataType
+    dims: tuple[Dim, ...] | None  # None where the rank is unknown
 
     @property
     def rank(self) -> int | None:

@@ -60,16 +60,11 @@ def make_open_mask(mask: np.ndarray, polarity: Polarity | None) -> np.ndarray:
 
 
 class Elements(Struct, frozen=True):
-    """The least and the greatest element that a value can have.
+    """The least and the greatest element that a value can have."""
 
-    Attributes:
-        low, high: Both; of data, how much is added to it.
-        is_data: Whether activations are among the addends.
-    """
-
-    low: float
+    low: float  # of data, how much is at least added to it
     high: float
-    is_data: bool = False
+    is_data: bool = False  # whether activations are among the addends
 
     @property
     def is_zero(self) -> bool:

@@ -41,20 +41,13 @@ class Condition(NamedTuple):
 
 
 class MergedDecoder(NamedTuple):
-    """An If that holds both steps of a decoder.
-
-    Attributes:
-        condition: The boolean graph input behind its condition.
-        cache_branch: The branch that reads the past, run on later steps.
-        first_branch: The other one, run on the first step.
-        zero_length: Outputs of the If that the cache branch gives as constants without elements.
-    """
+    """An If that holds both steps of a decoder."""
 
     node: Node
-    condition: Condition
-    cache_branch: str
-    first_branch: str
-    zero_length: tuple[Value, ...]
+    condition: Condition  # the boolean graph input behind its condition
+    cache_branch: str  # the branch that reads the past, run on later steps
+    first_branch: str  # the other one, run on the first step
+    zero_length: tuple[Value, ...]  # outputs of the If that the cache branch gives as constants without elements
 
     @property
     def cache_when(self) -> bool:
@@ -133,22 +126,15 @@ MASKS: tuple[Role, ...] = ("mask", "encoder mask", "image mask")
 
 
 class Roles(Struct, frozen=True, eq=False, dict=True):
-    """The roles of a model's inputs and outputs.
+    """The roles of a model's inputs and outputs."""
 
-    Attributes:
-        inputs: The role of each input without a default. "tokens", "mask" and so on are the model's own: those of an
-            encoder in an encoder, those of the decoder in a decoder, whose "encoder mask" is that of cross-attention.
-        outputs: The role of each output; an "encoder state" is an input of a decoder.
-        cache: The KV cache: which past goes with which present, of which layer.
-        merged: The Ifs that hold both steps of a decoder.
-        states: The recurrent state: which input each output replaces.
-    """
-
+    # The role of each input without a default. "tokens", "mask" and so on are the model's own: those of an
+    # encoder in an encoder, those of the decoder in a decoder, whose "encoder mask" is that of cross-attention.
     inputs: Mapping[Value, Role]
-    outputs: Mapping[Value, Role]
-    cache: tuple[CacheEntry, ...]
-    merged: tuple[MergedDecoder, ...]
-    states: tuple[StateEntry, ...] = ()
+    outputs: Mapping[Value, Role]  # the role of each output; an "encoder state" is an input of a decoder
+    cache: tuple[CacheEntry, ...]  # the KV cache: which past goes with which present, of which layer
+    merged: tuple[MergedDecoder, ...]  # the Ifs that hold both steps of a decoder
+    states: tuple[StateEntry, ...] = ()  # the recurrent state: which input each output replaces
 
     def of(self, value: Value) -> Role:
         """Return the role of an input or output, "other" for any other value."""

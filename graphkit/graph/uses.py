@@ -146,18 +146,13 @@ MAX_SOURCES = 256  # tensors that one shape is said to rest on
 
 
 class ShapeTensors(Struct, frozen=True):
-    """The values of a model that shape arithmetic computes or reads.
+    """The values of a model that shape arithmetic computes or reads."""
 
-    Attributes:
-        static: Computable from constants alone.
-        derived: Computable from constants and the shapes of other tensors; includes `static`.
-        feeding: Read as a shape, axis or count, or used to compute one that is.
-        measured: For derived values that are not static, the tensors whose shape they are computed from.
-    """
-
-    static: set[Value] = field(default_factory=set)
+    static: set[Value] = field(default_factory=set)  # computable from constants alone
+    # computable from constants and the shapes of other tensors; includes `static`
     derived: set[Value] = field(default_factory=set)
-    feeding: set[Value] = field(default_factory=set)
+    feeding: set[Value] = field(default_factory=set)  # read as a shape, axis or count, or used to compute one that is
+    # for derived values that are not static, the tensors whose shape they are computed from
     measured: dict[Value, frozenset[Value]] = field(default_factory=dict)
 
     def is_shape(self, value: Value | None) -> bool:

@@ -33,24 +33,16 @@ Groups = Sequence[Sequence[int]]
 
 
 class Layout(Struct, frozen=True):
-    """How the tensors of a node lie over its common axes.
+    """How the tensors of a node lie over its common axes."""
 
-    Attributes:
-        inputs: The dims of inputs over the axes, by index; inputs that are not here are read as they are.
-        outputs: Those of the first outputs; where one lacks axes that are reduced, ones stand for them.
-        kinds: Of each axis: FREE, ALIKE or OWN.
-        axis: The attribute `axis`, None where no attribute names one axis.
-        axes: The axes that an attribute `axes` or an input names.
-        axes_input: Which input that is, None for the attribute.
-        sizes: The inputs that give a number for each axis, by index, where groups of the axes are one axis each.
-    """
-
+    # the dims of inputs over the axes, by index; inputs that are not here are read as they are
     inputs: Mapping[int, Dims]
-    outputs: Sequence[Dims]
-    kinds: Sequence[int]
-    axis: int | None = None
-    axes: Sequence[int] = ()
-    axes_input: int | None = None
+    outputs: Sequence[Dims]  # those of the first outputs; where one lacks axes that are reduced, ones stand for them
+    kinds: Sequence[int]  # of each axis: FREE, ALIKE or OWN
+    axis: int | None = None  # the attribute `axis`, None where no attribute names one axis
+    axes: Sequence[int] = ()  # the axes that an attribute `axes` or an input names
+    axes_input: int | None = None  # which input that is, None for the attribute
+    # the inputs that give a number for each axis, by index, where groups of the axes are one axis each
     sizes: Callable[[Groups], Mapping[int, Sequence[int]]] | None = None
 
 

@@ -27,17 +27,11 @@ COMPARISONS: Mapping[str, Callable[[Ints, Ints], Bools]] = {"==": np.equal, ">="
 
 
 class Violation(Struct, frozen=True):
-    """The effect on a node whose precondition is not met.
+    """The effect on a node whose precondition is not met."""
 
-    Attributes:
-        problem: A description with the numbers.
-        says: Part of onnxruntime's message, "" if none is known.
-        shape: The shape that the node gives if it does not fail.
-    """
-
-    problem: str
-    says: str = ""
-    shape: tuple[int, ...] | None = None
+    problem: str  # a description with the numbers
+    says: str = ""  # part of onnxruntime's message, "" if none is known
+    shape: tuple[int, ...] | None = None  # the shape that the node gives if it does not fail
 
 
 class Precondition(ABC):

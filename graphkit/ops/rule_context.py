@@ -165,24 +165,20 @@ class Finding(Struct, frozen=True):
 
 
 class Notes(Struct, frozen=True):
-    """The notes of a pass.
+    """The notes of a pass."""
 
-    Attributes:
-        reasons: The meaning of each unknown symbol.
-        broadcasts: Pairs that broadcast whenever a node runs: both are equal, or one of them is 1.
-        inequalities: Expressions that are at least a number whenever a node runs.
-        limits: Expressions that must be at most a number, as the runtime rounds larger ones.
-        wraps: Expressions that are not followed, as the runtime makes other numbers of those above one.
-        preconditions: What each node needs to run as meant, as it is known when its rule runs.
-    """
-
-    reasons: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)  # the meaning of each unknown symbol
     findings: list[Finding] = field(default_factory=list)
     equalities: list[Requirement] = field(default_factory=list)
+    # pairs that broadcast whenever a node runs: both are equal, or one of them is 1
     broadcasts: list[Requirement] = field(default_factory=list)
+    # expressions that are at least a number whenever a node runs
     inequalities: list[Requirement] = field(default_factory=list)
+    # expressions that must be at most a number, as the runtime rounds larger ones
     limits: list[Requirement] = field(default_factory=list)
+    # expressions that are not followed, as the runtime makes other numbers of those above one
     wraps: list[Requirement] = field(default_factory=list)
+    # what each node needs to run as meant, as it is known when its rule runs
     preconditions: list[tuple[Node, Precondition]] = field(default_factory=list)
 
     @property
@@ -208,15 +204,11 @@ class Notes(Struct, frozen=True):
 
 
 class Engine(Protocol):
-    """The part of the engine that rules use.
-
-    Attributes:
-        body: The innermost body around the current node that may not run.
-    """
+    """The part of the engine that rules use."""
 
     model: Model
     notes: Notes
-    body: Scope | None
+    body: Scope | None  # the innermost body around the current node that may not run
 
     def run_body(self, body: Scope, inputs: Sequence[Tensor], *, is_certain: bool = True) -> list[Tensor]:
         """Infer a body, which runs whenever its node does or may not run, and return its outputs."""

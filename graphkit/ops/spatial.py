@@ -332,17 +332,11 @@ RULES: Mapping[str, Rule] = {
 
 @dataclass(frozen=True)
 class WindowFits(Related):
-    """A window of a pool fits. onnxruntime rounds towards 0, and counts some windows that do not.
+    """A window of a pool fits. onnxruntime rounds towards 0, and counts some windows that do not."""
 
-    Attributes:
-        axis: The spatial axis, of all axes.
-        stride: Of the window along it.
-        shape: The output's, as ONNX has it.
-    """
-
-    axis: int
-    stride: int
-    shape: tuple[Expr, ...]
+    axis: int  # the spatial axis, of all axes
+    stride: int  # of the window along it
+    shape: tuple[Expr, ...]  # the output's, as ONNX has it
 
     @property
     def told(self) -> tuple[Expr, ...]:

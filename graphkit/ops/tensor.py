@@ -268,15 +268,10 @@ def element_numbers(tensor: Tensor) -> npt.NDArray[Any] | None:
 
 
 class Common(Struct, frozen=True):
-    """The facts that the tensors of a sequence have in common.
+    """The facts that the tensors of a sequence have in common."""
 
-    Attributes:
-        dtype: TensorProto.DataType, 0 if unknown.
-        dims: None for each dim in which they may differ; None if their ranks may differ.
-    """
-
-    dtype: int
-    dims: tuple[Expr | None, ...] | None
+    dtype: int  # TensorProto.DataType, 0 if unknown
+    dims: tuple[Expr | None, ...] | None  # None for each dim in which they may differ; None if their ranks may differ
 
 
 class TensorSequence(Tensor):

@@ -65,15 +65,11 @@ class ValueRange(Struct, frozen=True):
 
 
 class Affine(Struct, frozen=True):
-    """The elements of a tensor: `start` plus the sum of each coordinate times its stride.
-
-    Attributes:
-        strides: One a dim, 0 where the dim is 1.
-    """
+    """The elements of a tensor: `start` plus the sum of each coordinate times its stride."""
 
     dims: Dims
     start: Expr
-    strides: tuple[Expr, ...]
+    strides: tuple[Expr, ...]  # one a dim, 0 where the dim is 1
 
     @classmethod
     def of(cls, dims: Dims, start: Expr, strides: Sequence[Expr]) -> Affine:

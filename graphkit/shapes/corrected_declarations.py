@@ -46,17 +46,12 @@ FOLLOWING = ("mask", "encoder mask", "positions")  # lengths that follow from ot
 
 
 class Length(Struct, frozen=True):
-    """A length that one input declares as a dim, or several declare alike.
-
-    Attributes:
-        places: The inputs, with the axis of each.
-        name: Its own symbol: the declared one unless another length has it.
-    """
+    """A length that one input declares as a dim, or several declare alike."""
 
     kind: Kind
-    places: tuple[tuple[str, int], ...]
+    places: tuple[tuple[str, int], ...]  # the inputs, with the axis of each
     declared: Expr
-    name: str
+    name: str  # its own symbol: the declared one unless another length has it
 
 
 def find_lengths(model: Model) -> tuple[Length, ...]:

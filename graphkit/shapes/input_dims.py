@@ -43,15 +43,10 @@ OF_SEQUENCES: tuple[Role, ...] = (
 
 
 class DeclaredInputs(Struct, frozen=True, eq=False):
-    """The dims of the inputs that are tensors.
+    """The dims of the inputs that are tensors."""
 
-    Attributes:
-        dims: Of each input, None where its rank is unknown.
-        groups: The dims that each name stands for.
-    """
-
-    dims: Mapping[str, tuple[Expr, ...] | None]
-    groups: Mapping[str, tuple[Group, ...]]
+    dims: Mapping[str, tuple[Expr, ...] | None]  # of each input, None where its rank is unknown
+    groups: Mapping[str, tuple[Group, ...]]  # the dims that each name stands for
 
     @classmethod
     def of(

@@ -38,14 +38,10 @@ class Source(Struct, frozen=True):
 
 
 class Unread(Struct, frozen=True):
-    """A symbol whose number no shape of an input gives.
-
-    Attributes:
-        reason: The dims that contain it.
-    """
+    """A symbol whose number no shape of an input gives."""
 
     symbol: str
-    reason: str
+    reason: str  # the dims that contain it
 
 
 def find_sources(inputs: Shaped) -> tuple[tuple[Source, ...], tuple[Unread, ...]]:
@@ -95,58 +91,38 @@ Element = Expr | Ratio | float | None  # None where it is not known
 
 
 class Read(Struct, frozen=True):
-    """An input that a node reads for its value.
+    """An input that a node reads for its value."""
 
-    Attributes:
-        key: `SCOPE/NODE:NAME`, unlike every other key of the program.
-        index: Which input of the node it is.
-        name: The name of that input in the ONNX specification, such as `shape`.
-        dtype: Such as `int64`; "" if unknown.
-        elements: In row-major order; those of a float tensor are rounded to its dtype. None if none is known.
-        unknown: Why elements are not known, "" if all are.
-    """
-
-    key: str
-    index: int
-    name: str
+    key: str  # `SCOPE/NODE:NAME`, unlike every other key of the program
+    index: int  # which input of the node it is
+    name: str  # the name of that input in the ONNX specification, such as `shape`
     tensor: str
-    dtype: str
+    dtype: str  # such as `int64`; "" if unknown
     dims: tuple[int, ...] | None
+    # In row-major order; those of a float tensor are rounded to its dtype. None if none is known.
     elements: tuple[Element, ...] | None
-    unknown: str
+    unknown: str  # why elements are not known, "" if all are
 
 
 class Output(Struct, frozen=True):
-    """An output of a node that reads a shape.
+    """An output of a node that reads a shape."""
 
-    Attributes:
-        key: `SCOPE/NODE:output.INDEX`, unlike every other key of the program.
-        index: Which output of the node it is.
-        dims: Its shape, with None for each dim that is not known; None if the rank is unknown.
-        unknown: Why dims are not known, "" if all are.
-    """
-
-    key: str
-    index: int
+    key: str  # `SCOPE/NODE:output.INDEX`, unlike every other key of the program
+    index: int  # which output of the node it is
     tensor: str
+    # its shape, with None for each dim that is not known; None if the rank is unknown
     dims: tuple[Expr | None, ...] | None
-    unknown: str
+    unknown: str  # why dims are not known, "" if all are
 
 
 class Consumer(Struct, frozen=True):
-    """A node that reads a shape, an axis or a count.
+    """A node that reads a shape, an axis or a count."""
 
-    Attributes:
-        scope: Path of its scope, "" for the main graph.
-        node: Its name, or its operator and position if it has none.
-        outputs: Its outputs, without those left out.
-    """
-
-    scope: str
-    node: str
+    scope: str  # path of its scope, "" for the main graph
+    node: str  # its name, or its operator and position if it has none
     op: str
     reads: tuple[Read, ...]
-    outputs: tuple[Output, ...]
+    outputs: tuple[Output, ...]  # its outputs, without those left out
 
 
 def find_consumers(shapes: Shapes) -> tuple[Consumer, ...]:
@@ -209,31 +185,22 @@ def known_dims(tensor: Tensor) -> tuple[Expr | None, ...] | None:
 
 
 class Input(Struct, frozen=True):
-    """A graph input that the caller must give.
-
-    Attributes:
-        dims: Expressions in the symbols, with None for each dim that may be any number (its name starts with `?`).
-            None if the input is not a tensor or its rank is unknown.
-    """
+    """A graph input that the caller must give."""
 
     name: str
+    # Expressions in the symbols, with None for each dim that may be any number (its name starts with `?`). None
+    # if the input is not a tensor or its rank is unknown.
     dims: tuple[Expr | None, ...] | None
 
 
 class ProgramContents(Struct, frozen=True):
-    """All shape consumers of a model, in file order, and where the symbols in their expressions are read.
-
-    Attributes:
-        inputs: The graph inputs without a default.
-        sources: Where each symbol is read, in an order in which each needs only those before it.
-        unread: Symbols that no shape of an input gives. A generated function does not know expressions with them.
-        conditions: The relations that must hold for the main graph to run. Bodies may have further ones.
-        consumers: The nodes. The operands of a body's node hold where the body runs.
-    """
+    """All shape consumers of a model, in file order, and where the symbols in their expressions are read."""
 
     model: str
-    inputs: tuple[Input, ...]
-    sources: tuple[Source, ...]
+    inputs: tuple[Input, ...]  # the graph inputs without a default
+    sources: tuple[Source, ...]  # where each symbol is read, in an order in which each needs only those before it
+    # Symbols that no shape of an input gives. A generated function does not know expressions with them.
     unread: tuple[Unread, ...]
+    # The relations that must hold for the main graph to run. Bodies may have further ones.
     conditions: tuple[Relation, ...]
-    consumers: tuple[Consumer, ...]
+    consumers: tuple[Consumer, ...]  # The nodes. The operands of a body's node hold where the body runs.

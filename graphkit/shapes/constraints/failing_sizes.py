@@ -37,46 +37,29 @@ Direction = tuple[tuple[str, str], ...]  # (symbol, "more", "less", "none" or "o
 
 
 class Trigger(Struct, frozen=True, eq=False):
-    """Sizes at which a precondition is the first that is not met.
+    """Sizes at which a precondition is the first that is not met."""
 
-    Attributes:
-        shared: The precondition and the nodes that share it.
-        dims: A size for each symbol of the inputs.
-        fine: Sizes near them at which every precondition is met.
-        changed: The symbols in which `dims` and `fine` differ, without those that only follow from others.
-        matters: The symbols whose sizes make the difference between `dims` and `fine`.
-        is_wrong: Whether the node gives a wrong shape instead of failing.
-        is_limit: Whether larger sizes of the only changed symbol fail too, whatever the others are.
-        also: Preconditions that are violated there or further on, but not nearer.
-    """
-
-    shared: SharedPrecondition
-    dims: Assignment
-    fine: Assignment
+    shared: SharedPrecondition  # the precondition and the nodes that share it
+    dims: Assignment  # a size for each symbol of the inputs
+    fine: Assignment  # sizes near them at which every precondition is met
+    # the symbols in which `dims` and `fine` differ, without those that only follow from others
     changed: tuple[str, ...]
-    matters: tuple[str, ...]
-    is_wrong: bool
-    is_limit: bool
-    also: tuple[SharedPrecondition, ...] = ()
+    matters: tuple[str, ...]  # the symbols whose sizes make the difference between `dims` and `fine`
+    is_wrong: bool  # whether the node gives a wrong shape instead of failing
+    is_limit: bool  # whether larger sizes of the only changed symbol fail too, whatever the others are
+    also: tuple[SharedPrecondition, ...] = ()  # preconditions that are violated there or further on, but not nearer
 
 
 class Triggers(Struct, frozen=True, eq=False):
-    """The result of a search.
+    """The result of a search."""
 
-    Attributes:
-        triggers: In the order of directions, those of one symbol first.
-        base: Sizes that meet all preconditions, None if none were found.
-        ties: Symbols that follow from others if every node is to run.
-        unmet: If there is no base, the first precondition that no sizes meet together with those before it.
-        obstacle: Why nothing was searched, "" if something was.
-        rules: The legal sizes of symbols, where they are more than a bound from above; `base` follows them.
-    """
-
-    triggers: tuple[Trigger, ...]
-    base: Assignment | None
-    ties: Mapping[str, Expr]
+    triggers: tuple[Trigger, ...]  # in the order of directions, those of one symbol first
+    base: Assignment | None  # sizes that meet all preconditions, None if none were found
+    ties: Mapping[str, Expr]  # symbols that follow from others if every node is to run
+    # if there is no base, the first precondition that no sizes meet together with those before it
     unmet: tuple[SharedPrecondition, ...] = ()
-    obstacle: str = ""
+    obstacle: str = ""  # why nothing was searched, "" if something was
+    # the legal sizes of symbols, where they are more than a bound from above; `base` follows them
     rules: tuple[SizeRule, ...] = ()
 
 

@@ -33,18 +33,13 @@ CHUNKS = (1, 8)  # how many sizes are evaluated together at first: the wished on
 
 
 class Variable(Struct, frozen=True):
-    """A symbol to choose a size for.
-
-    Attributes:
-        low, high: Its least and its largest size, perhaps infinite.
-        preferred: Sizes to try right after the one wished for.
-    """
+    """A symbol to choose a size for."""
 
     name: str
     role: Axis
-    low: int
+    low: int  # its least and its largest size, perhaps infinite
     high: float
-    preferred: tuple[int, ...] = ()
+    preferred: tuple[int, ...] = ()  # sizes to try right after the one wished for
 
 
 def search_nearest_sizes(
@@ -161,33 +156,21 @@ def _sizes_by_distance(variable: Variable, wish: int | None) -> Iterator[int]:
 
 
 class LegalSizes(Struct, frozen=True):
-    """The legal sizes of one model.
+    """The legal sizes of one model."""
 
-    Attributes:
-        variables: The symbols to choose sizes for. Those that follow from others come last.
-        fixed: Sizes of the symbols that are not free.
-        fixed_roles: The sizes of the roles of some of these.
-        inputs: The dims of each input without a default; None if the rank is unknown.
-        masks: Inputs that span past and new tokens, whatever they declare.
-        totals: The lengths of such inputs that are a symbol of their own.
-        past, tokens: Positions in the KV cache, and new tokens; None if the model has none.
-        tensors: The distinct shapes of computed tensors.
-        bounded: The symbols that somebody gave bounds.
-        broadcasts: Dims that nodes of the main graph broadcast.
-    """
-
-    variables: tuple[Variable, ...]
+    variables: tuple[Variable, ...]  # The symbols to choose sizes for. Those that follow from others come last.
     relations: tuple[Relation, ...]
-    fixed: Mapping[str, int]
-    fixed_roles: Mapping[Axis, int]
+    fixed: Mapping[str, int]  # sizes of the symbols that are not free
+    fixed_roles: Mapping[Axis, int]  # the sizes of the roles of some of these
+    # the dims of each input without a default; None if the rank is unknown
     inputs: Mapping[str, tuple[Expr, ...] | None]
-    masks: frozenset[str]
-    totals: tuple[Expr, ...]
-    past: Expr | None
+    masks: frozenset[str]  # inputs that span past and new tokens, whatever they declare
+    totals: tuple[Expr, ...]  # the lengths of such inputs that are a symbol of their own
+    past: Expr | None  # positions in the KV cache, and new tokens; None if the model has none
     tokens: Expr | None
-    tensors: tuple[tuple[Expr, ...], ...]
-    bounded: frozenset[str] = frozenset()
-    broadcasts: tuple[Broadcast, ...] = ()
+    tensors: tuple[tuple[Expr, ...], ...]  # the distinct shapes of computed tensors
+    bounded: frozenset[str] = frozenset()  # the symbols that somebody gave bounds
+    broadcasts: tuple[Broadcast, ...] = ()  # dims that nodes of the main graph broadcast
 
     def shapes(self, assignment: Assignment, *, is_first: bool = False) -> dict[str, tuple[int, ...] | None]:
         """Return the shape of each input; on the first step of a merged decoder, without the past.

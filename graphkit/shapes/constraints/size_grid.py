@@ -215,26 +215,17 @@ MAX_CELLS = 1 << 22  # preconditions times sizes, at most
 
 
 class SizeRule(Struct, frozen=True):
-    """The legal sizes of a dim, whatever the sizes of others are.
+    """The legal sizes of a dim, whatever the sizes of others are."""
 
-    Attributes:
-        name: The symbol.
-        step, least, most: The multiples of a number from `least` to `most` are legal; `most` is None without a bound.
-        less, more: So much less, and so much more, than any of them is legal too.
-        short: Every size up to this is legal too, as one that fits into a chunk.
-        is_exact: Whether no other size is.
-        shortest: The least of the short ones.
-    """
-
-    name: str
-    step: int
+    name: str  # the symbol
+    step: int  # the multiples of a number from `least` to `most` are legal; `most` is None without a bound
     least: int
     most: int | None
-    less: int = 0
+    less: int = 0  # so much less, and so much more, than any of them is legal too
     more: int = 0
-    short: int = 0
-    is_exact: bool = True
-    shortest: int = 1
+    short: int = 0  # every size up to this is legal too, as one that fits into a chunk
+    is_exact: bool = True  # whether no other size is
+    shortest: int = 1  # the least of the short ones
 
     def __str__(self) -> str:
         others = "" if self.is_exact else ", and some others"

@@ -21,21 +21,13 @@ LENGTHS: tuple[Axis, ...] = ("sequence", "encoder", "other")  # roles of symbols
 
 
 class Sizes(Struct, frozen=True):
-    """The sizes to run a model at.
+    """The sizes to run a model at."""
 
-    Attributes:
-        batch: Number of sequences.
-        sequence: New tokens of each sequence.
-        past: Positions in the KV cache.
-        encoder: Positions of the encoder's output.
-        symbols: Sizes of symbols by name, which take precedence.
-    """
-
-    batch: int = 1
-    sequence: int = 1
-    past: int = 0
-    encoder: int = 4
-    symbols: tuple[tuple[str, int], ...] = ()
+    batch: int = 1  # number of sequences
+    sequence: int = 1  # new tokens of each sequence
+    past: int = 0  # positions in the KV cache
+    encoder: int = 4  # positions of the encoder's output
+    symbols: tuple[tuple[str, int], ...] = ()  # sizes of symbols by name, which take precedence
 
     def __str__(self) -> str:
         text = f"batch {self.batch}, sequence {self.sequence}, past {self.past}, encoder {self.encoder}"
