@@ -21,7 +21,7 @@ from graphkit.analysis.node_costs import count_macs
 from graphkit.analysis.target_lint import CAUSES, INPUT_DIMS, UNSAID, Cause, Lint, Obstacle
 from graphkit.errors import count_things
 from graphkit.graph.declared_types import shape_text
-from graphkit.graph.names import by_family
+from graphkit.graph.names import by_family, group_pairs
 from graphkit.graph.view import Node, Scope, all_nodes
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, NodeMark, Prose, table
@@ -252,10 +252,8 @@ Group = tuple[Cause, str, str, str | None]
 
 def _group_obstacles(obstacles: Sequence[Obstacle]) -> dict[Group, list[Obstacle]]:
     """Return obstacles by cause, subject, operator and pass, in the order in which they are met."""
-    groups: dict[Group, list[Obstacle]] = {}
-    for obstacle in obstacles:
-        op = obstacle.op if obstacle.cause in ("operator", "control flow", "function") else ""
-        groups.setdefault((obstacle.cause, obstacle.what, op, obstacle.pass_name), []).append(obstacle)
+    named = ("operator", "control flow", "function")
+    groups = group_pairs(((o.cause, o.what, o.op if o.cause in named else "", o.pass_name), o) for o in obstacles)
     return dict(sorted(groups.items(), key=lambda item: CAUSES.index(item[0][0])))
 
 

@@ -25,7 +25,7 @@ from graphkit.graph.names import family_labels, family_pattern
 from graphkit.graph.operator_traits import CUTTING, GATHERING, PRESERVING, cut_bounds, operator_set
 from graphkit.graph.roles import Roles, declared_rank
 from graphkit.graph.uses import MOVES, moved_from
-from graphkit.graph.view import Node, Value, chain_end, find_nodes, follow_chain, walk_breadth_first, walk_postorder
+from graphkit.graph.view import Node, Value, find_nodes, follow_chain, unwrap_value, walk_breadth_first, walk_postorder
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Cell, Prose, line, size_text, table
 from graphkit.shapes import Expr, infer
@@ -428,7 +428,7 @@ def _count_table_rows(model: Model, node: Node) -> int | None:
         return None
     repeating = ("Tile", "Expand", "Unsqueeze") if node.op_type == "GatherElements" else ()
     passed = ("DequantizeLinear", "Cast", "Identity", *repeating)
-    table = chain_end(data, lambda v: v.sources[0] if v.producer and v.producer.is_op(*passed) else None)
+    table = unwrap_value(data, passed)
     declared = declared_type(table) if table.is_constant else None
     if declared is None or not (declared.is_float or declared.dtype in QUANTIZED):
         return None

@@ -12,11 +12,12 @@ from msgspec import Struct
 from graphkit.analysis.findings import Finding, Judged, kind_of
 from graphkit.errors import UsageError, count_things
 from graphkit.graph.cache_entries import CacheEntry
-from graphkit.graph.declared_types import Dim, declared_dims, hinted_type, shape_text, type_dims
+from graphkit.graph.declared_types import Dim, declared_dims, hinted_dims, shape_text, type_dims
 from graphkit.graph.mask_polarity import POLARITIES
 from graphkit.graph.names import family_label, family_labels, family_pattern, runs_of
 from graphkit.graph.roles import MASKS, Role, Roles, dim_at
-from graphkit.graph.view import Node, Scope, Value, walk_breadth_first
+from graphkit.graph.uses import values_computed_from
+from graphkit.graph.view import Scope, Value, walk_breadth_first
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, Table, table
 from graphkit.shapes import Expr, infer
@@ -314,9 +315,7 @@ def _describe(model: Model, about: str, size: int, ports: list[Value]) -> Frozen
 
 
 def _dims(value: Value | None) -> tuple[Dim, ...]:
-    """Return the dims of a value, those called by a number as that number."""
-    declared = hinted_type(value) if value is not None else None
-    return (declared.dims if declared is not None else None) or ()
+    return hinted_dims(value) or ()
 
 
 def _number_at(value: Value, axis: int) -> int:
@@ -362,22 +361,13 @@ def _lost_writes(model: Model) -> Iterator[Row]:
     roles = model.roles
     reads_encoder = bool(roles.all(*OF_ENCODER)) or any(entry.slot.attention == "encoder" for entry in roles.cache)
     new = [value for value, role in roles.inputs.items() if role not in HELD and _dims(value)]
-    reached = set(walk_breadth_first(new, _computed_from)) if roles.pasts and new else set(roles.outputs)
+    reached = set(walk_breadth_first(new, values_computed_from)) if roles.pasts and new else set(roles.outputs)
     written = {entry.slot.index[:1] for entry in roles.cache if entry.present in reached}
     kept = [entry for entry in roles.cache if entry.present is not None and entry.slot.index[:1] not in written]
     kept = [entry for entry in kept if entry.slot.kind != "state" and entry.slot.attention != "encoder"]
     own = [entry.past for entry in kept if entry.slot.attention == "decoder" or not reads_encoder]
     if lost := [past for past in own if past is not None]:
         yield "write", 0, lost
-
-
-def _computed_from(value: Value) -> Iterator[Value]:
-    """Yield the values that nodes compute from a value, also nodes with a body that reads it."""
-    for reader, _ in value.consumers:
-        node: Node | None = reader
-        while node is not None:
-            yield from node.results
-            node = node.scope.owner
 
 
 def _frozen_batch(model: Model) -> Iterator[Row]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -17,9 +17,9 @@ from msgspec import Struct
 from onnx import TensorProto
 
 from graphkit.graph.declared_types import Dim, TensorType, hinted_type
-from graphkit.graph.names import is_number
+from graphkit.graph.names import group_pairs, is_number
 from graphkit.graph.operator_traits import CUTTING, RECURRENT, joined_parts
-from graphkit.graph.uses import MOVES, find_readers, moved_from, moves_elements
+from graphkit.graph.uses import MOVES, find_readers, moved_from, moves_elements, values_computed_from
 from graphkit.graph.view import Node, Scope, Value, unwrap_value, walk_breadth_first
 
 PAST = {"past", "prev", "previous", "old"}
@@ -111,10 +111,8 @@ def cache_entries(scope: Scope) -> tuple[CacheEntry, ...]:
     inputs = [value for value in scope.inputs if value.kind == "input" and value.tensor is None]
     past = [value for value in inputs if _may_cache(value) and _may_be_past(value)]
     named = [(value, key) for value in past if (key := _slot_key(value))]
-    outputs: dict[tuple[Slot, frozenset[str]], list[Value]] = defaultdict(list)
-    for value in scope.outputs:
-        if (key := _slot_key(value)) is not None and _may_cache(value):
-            outputs[key].append(value)
+    may_present = filter(_may_cache, scope.outputs)
+    outputs = group_pairs((key, value) for value in may_present if (key := _slot_key(value)) is not None)
     entries: list[tuple[tuple[Slot, frozenset[str]], Value | None, Value | None]] = []
     taken: set[Value] = set()
     for value, key in named:
@@ -179,11 +177,12 @@ def _joined_pairs(scope: Scope, inputs: list[Value]) -> list[tuple[Value, Value]
 
 def _name_families(values: list[Value]) -> list[list[Value]]:
     """Return the families of float tensors of rank 4 or 5 whose names differ in their numbers only."""
-    families: dict[tuple[str, int, int], list[Value]] = defaultdict(list)
-    for value in values:
-        declared = hinted_type(value)
-        if declared is not None and declared.is_float and declared.rank in (4, 5):
-            families[re.sub(r"\d+", "#", value.name), declared.dtype, declared.rank].append(value)
+    typed = ((value, declared) for value in values if (declared := hinted_type(value)) is not None)
+    families = group_pairs(
+        ((re.sub(r"\d+", "#", value.name), declared.dtype, declared.rank), value)
+        for value, declared in typed
+        if declared.is_float and declared.rank in (4, 5)
+    )
     return [family for family in families.values() if len(family) > 1 and re.search(r"\d", family[0].name)]
 
 
@@ -334,7 +333,8 @@ def _by_flow(scope: Scope, inputs: Iterable[Value], outputs: Iterable[Value]) ->
     none of these, unless its name is that of the state with a number, as PyTorch's exporter tells the two apart.
     """
     named = {past: words for past in inputs if (words := _state_words(past))}
-    reached = {value: _values_reached(value) for value in scope.inputs} if named else {}
+    inputs = scope.inputs if named else ()
+    reached = {value: {*walk_breadth_first([value], values_computed_from)} for value in inputs}
     next_of = {}
     for past, words in named.items():
         fitting = [value for value in scope.outputs if value in reached[past] and can_replace(past, value)]
@@ -360,7 +360,8 @@ def _pair_state_names(scope: Scope, inputs: Iterable[Value], outputs: Iterable[V
     times = Counter(value for pair in pairs for value in pair)
     single = ((past, present) for past, present in pairs if times[past] == times[present] == 1)
     found = {past: present for past, present in single if hinted_type(past) == hinted_type(present)}
-    found = {past: present for past, present in found.items() if present in _values_reached(past)}
+    pairs = [pair for pair in found.items() if pair[1] in walk_breadth_first(pair[:1], values_computed_from)]
+    found = dict(pairs)
     others = [value for value in scope.inputs if value.tensor is None and value not in {*found, *known}]
     is_step = bool(others) and not {*scope.outputs} <= {*found.values(), *known.values()}
     return found if is_step and len(found) + len(known) > 1 else {}
@@ -371,20 +372,6 @@ def _state_words(value: Value) -> set[str]:
     declared, words = hinted_type(value), set(filter(str.isalpha, split_name(value.name))) - DIRECTIONS
     is_state = words <= CELLS and not words >= HIDDEN_STATES
     return words if is_state and declared is not None and len(declared.dims or ()) > 1 else set()
-
-
-def _values_reached(value: Value) -> set[Value]:
-    """Return the values of its graph that are computed from a value, through bodies too."""
-    reached, todo = {value}, [value]
-    while todo:
-        for reader, _ in todo.pop().consumers:
-            node: Node | None = reader
-            while node is not None:
-                new = [out for out in node.results if out not in reached]
-                reached.update(new)
-                todo += new
-                node = node.scope.owner
-    return reached
 
 
 def _find_fitting_pairs(inputs: Iterable[Value], outputs: Iterable[Value], test: Test) -> list[tuple[Value, Value]]:

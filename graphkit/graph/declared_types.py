@@ -85,14 +85,19 @@ def declared_dims(value: Value) -> tuple[Dim, ...] | None:
     return None if declared is None else declared.dims
 
 
+def hinted_dims(value: Value | None) -> tuple[Dim, ...] | None:
+    """Return the declared dims of a tensor, those called by a number as that number; None where they are not known."""
+    declared = hinted_type(value) if value is not None else None
+    return None if declared is None else declared.dims
+
+
 def _declared_dims(kind: onnx.TypeProto.Tensor | onnx.TypeProto.SparseTensor) -> tuple[Dim, ...] | None:
-    return tuple(map(_declared_dim, kind.shape.dim)) if kind.HasField("shape") else None
+    def read_dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
+        if dim.HasField("dim_value"):
+            return dim.dim_value if dim.dim_value >= 0 else None
+        return str(dim.dim_param) or None
 
-
-def _declared_dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
-    if dim.HasField("dim_value"):
-        return dim.dim_value if dim.dim_value >= 0 else None
-    return str(dim.dim_param) or None
+    return tuple(map(read_dim, kind.shape.dim)) if kind.HasField("shape") else None
 
 
 def shape_text(dims: Sequence[object] | None) -> str:

@@ -257,10 +257,6 @@ def _bound_difference(node: Node, inputs: Sequence[Elements]) -> Elements:
     return _at_corners(lambda a, b: _add_bounds(a, -b))(node, inputs)
 
 
-def _divide_bounds(a: float, b: float) -> float:
-    return math.copysign(math.inf, a) if not b or math.isinf(a) else a / b
-
-
 def _bound_equal(_: Node, inputs: Sequence[Elements]) -> Elements:
     left, right = inputs
     if left.is_data or right.is_data:
@@ -313,7 +309,7 @@ def _bound_copies(node: Node, inputs: Sequence[Elements]) -> Elements:
 
 MONOTONE: Mapping[str, Callable[..., float]] = {
     "And": lambda a, b: bool(a) and bool(b),
-    "Div": _divide_bounds,
+    "Div": lambda a, b: math.copysign(math.inf, a) if not b or math.isinf(a) else a / b,
     "Greater": operator.gt,
     "GreaterOrEqual": operator.ge,
     "Less": operator.lt,

@@ -33,12 +33,7 @@ def join_words(texts: Sequence[str]) -> str:
 
 
 def group_pairs(pairs: Iterable[tuple[Key, Member]]) -> dict[Key, list[Member]]:
-    """Return what stands behind each key, keys and all else in the order in which they come.
-
-    Example:
-        >>> group_pairs((len(name), name) for name in ("a", "bc", "d"))
-        {1: ['a', 'd'], 2: ['bc']}
-    """
+    """Return what stands behind each key, keys and all else in the order in which they come."""
     groups: dict[Key, list[Member]] = {}
     for key, member in pairs:
         groups.setdefault(key, []).append(member)
@@ -58,23 +53,13 @@ def free_name(base: str, taken: Collection[str], joint: str = "_") -> str:
 
 
 def runs_of(numbers: Sequence[int]) -> list[range]:
-    """Return numbers as ranges that go up by one.
-
-    Example:
-        >>> runs_of((2, 3, 4, 7))
-        [range(2, 5), range(7, 8)]
-    """
+    """Return numbers as ranges that go up by one: of 2, 3, 4 and 7, `range(2, 5)` and `range(7, 8)`."""
     breaks = [0, *(i for i in range(1, len(numbers)) if numbers[i] != numbers[i - 1] + 1), len(numbers)]
     return [range(numbers[low], numbers[low] + high - low) for low, high in itertools.pairwise(breaks) if high > low]
 
 
 def short_paths(paths: Iterable[str]) -> dict[str, str]:
-    """Return each path by as many of its last parts as tell it from the others.
-
-    Example:
-        >>> short_paths(["a/encoder/model.onnx", "a/decoder/model.onnx", "a/vision.onnx"]).values()
-        dict_values(['encoder/model.onnx', 'decoder/model.onnx', 'vision.onnx'])
-    """
+    """Return each path by as many of its last parts as tell it from the others: `encoder/model.onnx`, `vision.onnx`."""
     parts = {path: PurePath(path).parts for path in paths}
     tails = Counter(path_parts[-count:] for path_parts in parts.values() for count in range(1, len(path_parts) + 1))
     shortest: dict[str, str] = {}
@@ -85,12 +70,7 @@ def short_paths(paths: Iterable[str]) -> dict[str, str]:
 
 
 def distinct_stems(paths: Iterable[str]) -> dict[str, str]:
-    """Return the name of each model file without its suffix, after as many of its folders as tell it from the others.
-
-    Example:
-        >>> distinct_stems(["a/encoder/model.onnx", "a/decoder/model.onnx", "a/vision.onnx"]).values()
-        dict_values(['encoder-model', 'decoder-model', 'vision'])
-    """
+    """Return a short path of each model file as one word without its suffix: `encoder-model`, `vision`."""
     stems: dict[str, str] = {}
     for path, short in short_paths(paths).items():
         stem = "-".join(part for part in PurePath(short.removesuffix(".onnx")).parts if part.strip("./"))
@@ -99,12 +79,7 @@ def distinct_stems(paths: Iterable[str]) -> dict[str, str]:
 
 
 def paths_below(paths: Iterable[str]) -> dict[str, str]:
-    """Return each path as it is below the deepest folder that has all of them, with / on every system.
-
-    Example:
-        >>> paths_below(["a/encoder/model.onnx", "a/decoder/model.onnx"]).values()
-        dict_values(['encoder/model.onnx', 'decoder/model.onnx'])
-    """
+    """Return each path as it is below the deepest folder that has all of them, with / on every system."""
     parts = {path: PurePath(path).parts for path in paths}
     levels = zip(*(path_parts[:-1] for path_parts in parts.values()), strict=False)
     shared = sum(1 for _ in itertools.takewhile(lambda names: len(set(names)) == 1, levels))
@@ -181,23 +156,13 @@ def _split_parts(name: str) -> list[str]:
 
 
 def label_families(names: Iterable[str]) -> dict[str, list[str]]:
-    """Return labels that together stand for exactly these names, each once, with the names of each.
-
-    Example:
-        >>> list(families(["x.0.key", "x.0.value", "x.1.key", "y"]))
-        ['x.{0-1}.key', 'x.0.value', 'y']
-    """
+    """Return labels that together stand for exactly these names, each once, with the names of each."""
     by_pattern = group_pairs((family_pattern(name), name) for name in dict.fromkeys(names))
     return {label: family for members in by_pattern.values() for label, family in _label_pattern(members)}
 
 
 def by_family(rows: Iterable[tuple[str, K]]) -> list[tuple[str, K, int]]:
-    """Return rows of names with one for each family of the same other cells, and how many names it stands for.
-
-    Example:
-        >>> by_family([("h.0", 4), ("y", 4), ("h.1", 4), ("h.2", 5)])
-        [('h.{0-1}', 4, 2), ('y', 4, 1), ('h.2', 5, 1)]
-    """
+    """Return rows of names with one for each family of the same other cells, and how many names it stands for."""
     groups: dict[tuple[str, K], list[str]] = {}
     place: dict[tuple[str, K], int] = {}
     for number, (name, cells) in enumerate(rows):
@@ -209,12 +174,7 @@ def by_family(rows: Iterable[tuple[str, K]]) -> list[tuple[str, K, int]]:
 
 
 def pair_families(pairs: Iterable[Pair]) -> dict[Pair, list[Pair]]:
-    """Return families of pairs of names, whose numbers may vary together, as `families` does for single names.
-
-    Example:
-        >>> list(pair_families([("h.0", "x0"), ("h.1", "x1"), ("y", "z")]))
-        [('h.{i=0-1}', 'x{i}'), ('y', 'z')]
-    """
+    """Return families of pairs of names, whose numbers may vary together, such as `h.{i=0-1}` and `x{i}`."""
     families = label_families(map(_join_pair, pairs))
     return {_split_pair(label): [*map(_split_pair, names)] for label, names in families.items()}
 
@@ -326,12 +286,7 @@ def _choice_text(words: Words) -> str:
 
 
 def expand_label(label: str) -> Iterator[str]:
-    """Yield the names that a label stands for.
-
-    Example:
-        >>> list(expanded("past.{0-1}.{key|value}"))
-        ['past.0.key', 'past.0.value', 'past.1.key', 'past.1.value']
-    """
+    """Yield the names that a label stands for."""
     if count_of(label) == 1:
         yield label
         return
@@ -403,7 +358,7 @@ def _missing_name_error(
     scopes: tuple[Scope, ...], name: str, label: str, kind: str, names: Iterable[str]
 ) -> UsageError:
     inner = (scope for scope in all_scopes(scopes) if scope is not scopes[0])
-    inside = next((scope for scope in inner if _defines_name(scope, name)), None)
+    inside = next((s for s in inner if name in s.values or any(n.proto.name == name for n in s.nodes if name)), None)
     if inside is None:
         hint = did_you_mean(name, names, "`graphkit shapes` lists the values")
         return UsageError(f"{label}: there is no {kind} '{name}' - {hint}")
@@ -416,10 +371,6 @@ def _missing_name_error(
         hint += ", or take one branch first: graphkit rewrite -p inline-constant-if, specialize-input, or split-merged"
     where = f"the body '{inside.path}' of a node {op_type}"
     return UsageError(f"{label}: '{name}' is in {where}, which may not run - {hint}")
-
-
-def _defines_name(scope: Scope, name: str) -> bool:
-    return name in scope.values or any(node.proto.name == name for node in scope.nodes if name)
 
 
 MAX_NAMES = 10_000  # that a family in a glob may stand for

@@ -42,10 +42,6 @@ def join_tables(*tables: Mapping[str, Entry]) -> dict[str, Entry]:
 
     Raises:
         ValueError: Two of them name the same operator.
-
-    Example:
-        >>> joined({"Relu": 1}, {"Add": 2})
-        {'Relu': 1, 'Add': 2}
     """
     result: dict[str, Entry] = {}
     for table in tables:

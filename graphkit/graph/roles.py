@@ -15,11 +15,11 @@ from msgspec import Struct
 from onnx import TensorProto
 
 from graphkit.graph.cache_entries import CROSS, CacheEntry, StateEntry, cache_entries, recurrent_states, split_name
-from graphkit.graph.declared_types import Dim, TensorType, declared_dims, hinted_type
+from graphkit.graph.declared_types import Dim, TensorType, declared_dims, hinted_dims, hinted_type
 from graphkit.graph.mask_polarity import Polarity, find_polarity
 from graphkit.graph.operator_traits import PRESERVING
 from graphkit.graph.uses import BEFORE_LOOKUPS, Use, find_lookups, find_uses, table_entries
-from graphkit.graph.view import Node, Scope, Value, branch_fault, chain_end, find_nodes, follow_chain, unwrap_value
+from graphkit.graph.view import Node, Scope, Value, branch_fault, chain_end, find_nodes, follow_operators, unwrap_value
 
 # Recognise merged decoders: an If on a boolean input with one branch that reads the past.
 #
@@ -37,7 +37,7 @@ class Condition(NamedTuple):
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the input, with 1 for each dim that is not a number."""
-        return tuple(dim if isinstance(dim, int) else 1 for dim in _dims(self.input) or ())
+        return tuple(dim if isinstance(dim, int) else 1 for dim in hinted_dims(self.input) or ())
 
 
 class MergedDecoder(NamedTuple):
@@ -58,16 +58,11 @@ class MergedDecoder(NamedTuple):
 def trace_condition(node: Node) -> Condition | None:
     """Return the graph input that decides an If, or None if anything else does."""
     negated = False
-    for value in follow_chain(node.input(0), _before_flag_operator):
+    for value in follow_operators(node.input(0), KEEPS_A_FLAG):
         if value.kind == "input":
             return Condition(value, negated) if not value.scope.path else None
         negated ^= value.producer is not None and value.producer.op_type == "Not"
     return None
-
-
-def _before_flag_operator(flag: Value) -> Value | None:
-    producer = flag.producer
-    return producer.input(0) if producer is not None and producer.operator in KEEPS_A_FLAG else None
 
 
 def count_captured_values(body: Scope) -> dict[Value, int]:
@@ -204,7 +199,7 @@ class Roles(Struct, frozen=True, eq=False, dict=True):
 
     def axis(self, value: Value, at: int) -> Axis:
         """Return the meaning of an axis of an input."""
-        dims, dim = _dims(value) or (), dim_at(value, at)
+        dims, dim = hinted_dims(value) or (), dim_at(value, at)
         if (entry := self.pasts.get(value)) is not None:
             return self._cache_axis(entry, dims, at)
         role, last = self.inputs.get(value, "other"), len(dims) - 1
@@ -220,7 +215,7 @@ class Roles(Struct, frozen=True, eq=False, dict=True):
         may_be_sequence = last == 0 or role == "mask"
         if "batch" in str(dim) or (at == 0 and not is_named and not (may_be_sequence and self._is_sequence(dim))):
             return "batch"
-        if role == "mask" and at == 0 and any(dim in (_dims(past) or ()) for past in self.pasts):
+        if role == "mask" and at == 0 and any(dim in (hinted_dims(past) or ()) for past in self.pasts):
             return "other"  # slots, which bundles have first
         if role in ("encoder mask", "mask"):
             return self._mask_axis(role, dim) if at == last else "sequence" if at == last - 1 else "other"
@@ -258,21 +253,16 @@ def may_be_pixels(declared: TensorType) -> bool:
     return declared.is_float or declared.dtype == TensorProto.UINT8
 
 
-def _dims(value: Value) -> tuple[Dim, ...] | None:
-    declared = hinted_type(value)
-    return None if declared is None else declared.dims
-
-
 def dim_at(value: Value | None, axis: int | None) -> Dim:
     """Return a declared dim of a value, None if it is not declared."""
-    dims = _dims(value) if value is not None else None
+    dims = hinted_dims(value)
     return dims[axis] if dims is not None and axis is not None and -len(dims) <= axis < len(dims) else None
 
 
 def declared_rank(value: Value) -> int | None:
     """Return the declared rank of a value."""
-    declared = hinted_type(value)
-    return None if declared is None else declared.rank
+    dims = hinted_dims(value)
+    return None if dims is None else len(dims)
 
 
 INTEGERS = {TensorProto.INT32, TensorProto.INT64}
@@ -397,7 +387,7 @@ def _tell_sides_apart(inputs: dict[Value, Role], *, has_cache: bool) -> dict[Val
     is_named = [bool({"decoder", "dec"} & set(split_name(value.name))) for value in token_inputs]
     is_beside = "encoder state" in inputs.values() and "encoder mask" not in inputs.values()
     if any(is_named) and (is_beside or not all(is_named)):
-        given = {dim for output in token_inputs[0].scope.outputs for dim in _dims(output) or ()}
+        given = {dim for output in token_inputs[0].scope.outputs for dim in hinted_dims(output) or ()}
         plain = [
             v
             for v, role in inputs.items()
@@ -438,13 +428,14 @@ def _find_encoder_inputs(inputs: dict[Value, Role], cache: Iterable[CacheEntry])
     of_cross = [(entry, entry.past or entry.present) for entry in cache if entry.slot.attention == "encoder"]
     cross = {dim_at(value, entry.axis) for entry, value in of_cross if entry.axis is not None}
     if of_cross and not cross:  # where nodes tell no axis apart, they have one name for the source in common
-        behind = [{*(_dims(value) or ())[1:]} for _, value in of_cross if value is not None]
+        behind = [{*(hinted_dims(value) or ())[1:]} for _, value in of_cross if value is not None]
         cross = behind[0].intersection(*behind)
     cross |= {dim_at(value, 1) for value, role in inputs.items() if role == "encoder state"}
     lengths = {dim for dim in cross - token_dims if isinstance(dim, str)}
     long = {value: role for value, role in inputs.items() if dim_at(value, 1) in lengths}
     masks = [value for value, role in long.items() if role == "mask" and declared_rank(value) == 2]
-    states = [v for v, role in long.items() if role == "other" and declared_rank(v) == 3 and _is_float(v)]
+    others = [value for value, role in long.items() if role == "other" and declared_rank(value) == 3]
+    states = [value for value in others if (declared := hinted_type(value)) is not None and declared.is_float]
     return inputs | dict.fromkeys(masks, OF_ENCODER["mask"]) | dict.fromkeys(states, OF_ENCODER["embeddings"])
 
 
@@ -480,8 +471,3 @@ def _before_scaling(value: Value) -> Value | None:
     if producer is None or not producer.is_op("Add", "Mul", "Div", "Tanh", "Cast", "Identity"):
         return None
     return next((source for source in producer.operands if not source.is_constant), None)
-
-
-def _is_float(value: Value) -> bool:
-    declared = hinted_type(value)
-    return declared is not None and declared.is_float

@@ -66,11 +66,21 @@ def find_uses(value: Value) -> frozenset[Use]:
             kinds.add("lookup")
         elif node.bodies or (node.domain and not {*SCORES, *ANGLES} & {node.operator}):
             kinds.add("hidden")
-    if any(index in ANGLES.get(node.operator, ()) for node, index in find_readers(value, _turns_angles)):
+    turned = find_readers(value, lambda node, index: moves_elements(node, index) or node.is_op(*ROTARY))
+    if any(index in ANGLES.get(node.operator, ()) for node, index in turned):
         kinds.add("angle")
     if any(index in SCORES.get(node.operator, ()) for node, index in find_readers(value, _keeps_mask)):
         kinds.add("mask")
     return frozenset(kinds)
+
+
+def values_computed_from(value: Value) -> Iterator[Value]:
+    """Yield the values that nodes compute from a value, also nodes with a body that reads it."""
+    for reader, _ in value.consumers:
+        node: Node | None = reader
+        while node is not None:
+            yield from node.results
+            node = node.scope.owner
 
 
 def moves_elements(node: Node, index: int) -> bool:
@@ -80,10 +90,6 @@ def moves_elements(node: Node, index: int) -> bool:
 
 def _shifts_elements(node: Node, index: int) -> bool:
     return moves_elements(node, index) or (node.is_op(*SHIFTS) and not (index == 0 and node.is_op("Where")))
-
-
-def _turns_angles(node: Node, index: int) -> bool:
-    return moves_elements(node, index) or node.is_op(*ROTARY)
 
 
 def _keeps_mask(node: Node, index: int) -> bool:

@@ -57,10 +57,6 @@ def attribute_value(attribute: AttributeProto | None, default: T | type[T]) -> T
     Returns:
         None if it is not known: the attribute is of another kind, comes from the call of a function, or is missing and
         has no default.
-
-    Example:
-        >>> attribute_value(None, 1), attribute_value(None, int)
-        (1, None)
     """
     fallback: Any = default
     kind = default if isinstance(default, type) else type(default)
@@ -353,13 +349,19 @@ def find_nodes(scopes: tuple[Scope, ...], *operators: str) -> Iterator[Node]:
         yield from scope.nodes_of(*operators)
 
 
-def unwrap_value(value: Value, operators: Collection[str]) -> Value:
-    """Return the value that another one is made of by these operators alone, along their first inputs."""
+def follow_operators(value: Value | None, operators: Collection[str]) -> Iterator[Value]:
+    """Yield a value and those that it is made of by these operators alone, along their first inputs."""
 
     def before(value: Value) -> Value | None:
         return value.producer.input(0) if value.producer and value.producer.operator in operators else None
 
-    return chain_end(value, before)
+    return follow_chain(value, before)
+
+
+def unwrap_value(value: Value, operators: Collection[str]) -> Value:
+    """Return the value that another one is made of by these operators alone, along their first inputs."""
+    *_, source = follow_operators(value, operators)
+    return source
 
 
 def branch_fault(node: Node) -> str:

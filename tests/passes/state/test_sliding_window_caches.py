@@ -1,8 +1,8 @@
-"""Layers with a sliding window become rings: found by running their masks, and not where something is in the way."""
+"""Layers with a sliding window become rings, and not where something is in the way."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,6 @@ from rewriting import lines
 from graphkit.graph.declared_types import declared_dims
 from graphkit.model import Model, load
 from graphkit.passes.state.update_cache_in_place import SINCE, Update, UpdateCacheInPlace
-from graphkit.runtime.isolation import shared_isolation
 
 UPDATES: tuple[Update, ...] = ("tensor-scatter", "scatter-nd")
 IN_RINGS = f"2 caches in rings of {WINDOW} slots"
@@ -34,13 +33,6 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
         "mixed = MatMul (p,": "bad = IsNaN (p) good = Where (bad, nothing, p) mixed = MatMul (good,",
     },
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_process() -> Iterator[None]:
-    """Run the masks of all tests in one process."""
-    with shared_isolation():
-        yield
 
 
 def model_of(changes: Mapping[str, str] = {}, update: Update = "tensor-scatter", mask: str = "window") -> Model:
@@ -92,14 +84,13 @@ def test_lengths_that_an_exporter_declared_are_not_those_of_a_ring() -> None:
 
 
 def test_a_ring_is_found_of_many_lengths() -> None:
-    """Of more than 64 lengths some are looked at."""
     model = model_of()
     table = next(tensor for tensor in model.proto.graph.initializer if tensor.name == "position_table")
     table.CopyFrom(onnx.numpy_helper.from_array(np.zeros((200, 8), np.float32), table.name))
     assert UpdateCacheInPlace(200).run(Model.from_proto(model.proto)).changes[1] == IN_RINGS
 
 
-def test_masks_are_run_without_the_weights(tmp_path: Path) -> None:
+def test_rings_are_found_without_the_weights(tmp_path: Path) -> None:
     onnx.save(
         decoder("window", 24),
         tmp_path / "m.onnx",
@@ -202,14 +193,3 @@ def test_two_attentions_over_one_cache_keep_all_tokens() -> None:
 
 def test_rings_are_an_option() -> None:
     assert UpdateCacheInPlace(SLOTS, rings=0).run(model_of()).changes == ("2 caches of 8 slots",)
-
-
-@pytest.mark.parametrize(("name", "dtype", "width"), [(KEY, "STRING", 0), (KEY, "FLOAT", 1 << 62)])
-def test_masks_of_inputs_that_no_array_can_be_made_for_are_not_run(name: str, dtype: str, width: int) -> None:
-    proto = decoder("window", 17, {})
-    (changed,) = (info for info in proto.graph.input if info.name == name)
-    changed.type.tensor_type.elem_type = onnx.TensorProto.DataType.Value(dtype)
-    if width:
-        changed.type.tensor_type.shape.dim[3].dim_value = width
-    (change,) = UpdateCacheInPlace(SLOTS, "scatter-nd").run(Model.from_proto(proto)).changes
-    assert "ring" not in change
