@@ -198,32 +198,11 @@ def _optimized_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-class Spares(isolation._Spare):
-    """Places for several processes that nobody uses: sessions that tests make outside of an isolation have one each."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._kept: list[isolation.Worker] = []
-
-    def take(self) -> isolation.Worker:
-        with self._lock:
-            while self._kept:
-                if (worker := self._kept.pop()).lives:
-                    return worker
-        return isolation.Worker()
-
-    def put(self, worker: isolation.Worker) -> None:
-        with self._lock:
-            if len(self._kept) < SPARES:
-                self._kept.append(worker)
-                return
-        worker.close()
-
-
 @pytest.fixture(scope="session", autouse=True)
 def _spares() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(isolation, "_SPARE", Spares())
+        patch.setattr(isolation, "_SPARE", isolation._Spare(SPARES))
+        patch.setattr(isolation, "IDLE", 3600.0)
         yield
 
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from graphkit.equivalence.application import Names, Reading, Tools, inputs_fault
 from graphkit.equivalence.axioms import Axiom
-from graphkit.equivalence.checked_facts import check_facts
+from graphkit.equivalence.checked_facts import compare_facts
 from graphkit.equivalence.failures import branch_faults, new_failures
 from graphkit.equivalence.interface import (
     declared_faults,
@@ -125,23 +125,25 @@ def check_equivalence(
         if fault := kernel_fault(models[0], shapes[0]) or kernel_fault(models[1], shapes[1]):
             raise UnknownError(fault)
         tools = Tools.of(constants, RequiredProducts(required_equalities(shapes[0])))
-        exact = read_pair((before, after), shapes, tools, names, axioms)
-        found = _prove_outputs(exact, shapes, tools, names, real_axioms)
-        if not found.proven:
-            return found
-        read = tuple(reader.result for reader in exact)
-        count, fault = check_facts(zip(read, shapes, strict=True), seed)
-        if fault := fault or whole_fault(*models, has_dead=bool(read[1].unread)):
-            return found.unproven(fault)
-        if odd := next((limit for limit in found.limits if limit.is_impossible or limit.is_bounded), None):
-            where = "no size" if odd.is_impossible else "not all sizes that are declared"
-            return found.unproven(f"it would hold for {odd}, and so for {where}")
-        claimed = [f"{place} = {dim}" for place, dim in _taken_at_their_word(shapes[1], names, free)]
-        conditions = [*found.conditions, *map(str, found.limits)]
-        conditions += narrowed_dims(names, declared) if narrower else ()
-        conditions += [*counting_conditions(*shapes), *(f"{claim}, as declared" for claim in claimed)]
-        shared = (*_shared_dims(shapes[0], _read_inputs(shapes, names) - {*computed}), *claimed)
-        return replace(found, conditions=tuple(conditions), compared=count, shared_dims=shared)
+        with compare_facts(seed) as facts:
+            exact = read_pair((before, after), shapes, tools, names, axioms, whenever_read=facts.begin)
+            found = _prove_outputs(exact, shapes, tools, names, real_axioms)
+            if not found.proven:
+                return found
+            if fault := whole_fault(*models, has_dead=bool(exact[1].result.unread)):
+                return found.unproven(fault)
+            count, fault = facts.finish()
+            if fault:
+                return found.unproven(fault)
+            if odd := next((limit for limit in found.limits if limit.is_impossible or limit.is_bounded), None):
+                where = "no size" if odd.is_impossible else "not all sizes that are declared"
+                return found.unproven(f"it would hold for {odd}, and so for {where}")
+            claimed = [f"{place} = {dim}" for place, dim in _taken_at_their_word(shapes[1], names, free)]
+            conditions = [*found.conditions, *map(str, found.limits)]
+            conditions += narrowed_dims(names, declared) if narrower else ()
+            conditions += [*counting_conditions(*shapes), *(f"{claim}, as declared" for claim in claimed)]
+            shared = (*_shared_dims(shapes[0], _read_inputs(shapes, names) - {*computed}), *claimed)
+            return replace(found, conditions=tuple(conditions), compared=count, shared_dims=shared)
     except (TooComplexError, UnknownError) as error:
         return Equivalence.unknown((value.name for value in after.graph.outputs), str(error))
 

@@ -11,9 +11,9 @@ large tensor is made of zeros where the node is run.
 from __future__ import annotations
 
 import random
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from functools import cached_property
 from itertools import chain, islice
@@ -36,6 +36,7 @@ from graphkit.ops.registry import RULES
 from graphkit.ops.rule_context import NodeFacts, UnknownError
 from graphkit.ops.tensor import Ratio, Tensor, TensorSequence, exact_range
 from graphkit.progress import check_time
+from graphkit.runtime.isolation import shared_isolation
 from graphkit.runtime.session import Feed, SmallModel, run_small_models
 from graphkit.shapes import Expr, Shapes
 from graphkit.shapes.constraints.node_constraints import Values, size_column
@@ -65,24 +66,46 @@ Sizes = tuple[Values, int]  # sizes of many runs, and which of these
 _HELD: set[Hashable] = set()  # claims that held before
 
 
-def check_facts(pairs: Iterable[tuple[Reading, Shapes]], seed: int = 0) -> tuple[int, str]:
-    """Compare what the shape engine says of the nodes that models read.
+@contextmanager
+def compare_facts(seed: int = 0) -> Iterator[FactComparison]:
+    """Let what the shape engine says of models be compared inside, at sizes from a seed."""
+    with shared_isolation() as process:
+        try:
+            yield FactComparison(seed)
+        finally:
+            process.cancel()
 
-    Returns:
-        The number of kinds of nodes, and what is wrong with one, or could not be compared; "" for nothing.
-    """
-    claims: dict[Hashable, _Claim] = {}
-    for reading, shapes in pairs:
+
+class FactComparison:
+    """A comparison of what the shape engine says of the nodes that models read with what onnxruntime gives."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._claims: dict[Hashable, _Claim] = {}
+        self._begun: list[tuple[list[_Claim], Iterator[None]]] = []
+
+    def begin(self, reading: Reading, shapes: Shapes) -> None:
+        """Begin to compare what is said of a model: its nodes run beside other work."""
+        missing = list[_Claim]()
         for claim in _claims_of(reading, shapes):
-            known = claims.setdefault(claim.key, claim)
+            known = self._claims.setdefault(claim.key, claim)
             known.is_needed |= claim.is_needed
-    missing = [claim for key, claim in claims.items() if key not in _HELD]
-    _run_claims(missing, seed)
-    if len(_HELD) > MAX_KNOWN:
-        _HELD.clear()
-    _HELD.update(claim.key for claim in missing if not claim.fault and not claim.gap)
-    faults = [*(claim.fault for claim in missing), *(claim.gap for claim in missing if claim.is_needed)]
-    return len(claims), next(filter(None, faults), "")
+            if known is claim and claim.key not in _HELD:
+                missing.append(claim)
+        rounds = _run_claims(missing, self._seed)
+        next(rounds)
+        self._begun.append((missing, rounds))
+
+    def finish(self) -> tuple[int, str]:
+        """Return the number of kinds of nodes, and what is wrong with one, or could not be compared, "" for nothing."""
+        for _, rounds in self._begun:
+            deque(rounds, maxlen=0)
+        missing = [claim for claims, _ in self._begun for claim in claims]
+        if len(_HELD) > MAX_KNOWN:
+            _HELD.clear()
+        _HELD.update(claim.key for claim in missing if not claim.fault and not claim.gap)
+        faults = [*(claim.fault for claim in missing), *(claim.gap for claim in missing if claim.is_needed)]
+        return len(self._claims), next(filter(None, faults), "")
 
 
 class _Claim(Struct, eq=False, dict=True):
@@ -418,8 +441,8 @@ def _equalise_sizes(claim: _Claim, values: Values) -> Iterator[Values]:
         yield Values({name: size_column([size]) for name, size in sizes.items()})
 
 
-def _run_claims(claims: Sequence[_Claim], seed: int) -> None:
-    """Run claims at as many sizes as are needed, and those that fail at some at others."""
+def _run_claims(claims: Sequence[_Claim], seed: int) -> Iterator[None]:
+    """Run claims at as many sizes as are needed, and those that fail at some at others; yield when a round is begun."""
     numbers: dict[tuple[Hashable, bool], set[int]] = {}
     symbols: dict[tuple[Hashable, bool], list[Symbol]] = {}
     for claim in claims:
@@ -429,11 +452,11 @@ def _run_claims(claims: Sequence[_Claim], seed: int) -> None:
     waiting = {claim: _sizes_of(claim, drawn[claim.group]) for claim in claims if claim.feeds is not None}
     for count in ROUNDS:
         check_time()
-        tried = [(claim, list(islice(sizes, count))) for claim, sizes in waiting.items()]
-        models = [_small_models(claim, listed) for claim, listed in tried]
-        answers = iter(run_small_models([*chain.from_iterable(models)]))
-        for (claim, listed), several in zip(tried, models, strict=True):
-            found = [(next(answers), len(feeds)) for _, feeds in several]
+        tried = list[tuple[_Claim, list[Sizes], list[int]]]()
+        answers = run_small_models(_models_to_try(waiting, count, tried))
+        yield
+        for claim, listed, counts in tried:
+            found = [(next(answers), times) for times in counts]
             lists = ([answer] * times if isinstance(answer, str) else answer for answer, times in found)
             _compare_runs(claim, listed, [*chain.from_iterable(lists)])
         waiting = {claim: sizes for claim, sizes in waiting.items() if not claim.fault and claim.held < claim.at_least}
@@ -446,6 +469,17 @@ def _run_claims(claims: Sequence[_Claim], seed: int) -> None:
             what = f"{claim.node.path} ({claim.node.operator})"
             why = "nothing is known of an input" if claim.feeds is None else why
             claim.gap = f"what is known of {what} was not compared: {why}"
+
+
+def _models_to_try(
+    waiting: Mapping[_Claim, Iterator[Sizes]], count: int, tried: list[tuple[_Claim, list[Sizes], list[int]]]
+) -> Iterator[SmallModel]:
+    """Yield what to run of claims at so many sizes each; note the sizes, and on how many feeds each model is run."""
+    for claim, sizes in waiting.items():
+        listed = list(islice(sizes, count))
+        models = _small_models(claim, listed)
+        tried.append((claim, listed, [len(feeds) for _, feeds in models]))
+        yield from models
 
 
 def _compare_runs(claim: _Claim, tried: Sequence[Sizes], outcomes: Sequence[Sequence[np.ndarray] | str]) -> None:

@@ -312,16 +312,20 @@ def read_pair(
     names: Names,
     axioms: Sequence[Axiom],
     exact: Pair | None = None,
+    whenever_read: Callable[[Reading, Shapes], None] = lambda *_: None,
 ) -> Pair:
-    """Read the main graphs of an original and its rewrite by some axioms.
+    """Read the main graphs of an original and its rewrite by some axioms, and call a function with each reading.
 
     That is bit for bit, or in exact arithmetic where it is given how both were read bit for bit.
     """
     known = exact or (None, None)
     tools.reals.is_original = True
     first = _Reader(models[0], shapes[0], tools, {}, axioms, original=None, exact=known[0])
+    whenever_read(first.result, shapes[0])
     tools.reals.is_original = False
-    return first, _Reader(models[1], shapes[1], tools, names, axioms, original=first, exact=known[1])
+    second = _Reader(models[1], shapes[1], tools, names, axioms, original=first, exact=known[1])
+    whenever_read(second.result, shapes[1])
+    return first, second
 
 
 class _Reader:

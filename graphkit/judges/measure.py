@@ -31,6 +31,7 @@ from graphkit.judges.cases import (
 )
 from graphkit.model import Model
 from graphkit.passes.fold_pipeline import fold
+from graphkit.runtime.isolation import shared_isolation
 from graphkit.runtime.session import SmallModel, run_small_models
 from graphkit.shapes import infer
 from graphkit.targets import Atom, Observation
@@ -150,7 +151,8 @@ def observe_cases(judge: Judge, cases: Iterable[Case], device: str = "") -> Iter
                 raise UsageError(f"the judge '{judge.name}' {why} - see whether its device is there")
             answers.append(answer)
         failing = [index for index, answer in enumerate(answers) if is_taken(answer) is False]
-        runs = dict(zip(failing, run_small_models([small[index] for index in failing]), strict=True))
+        with shared_isolation():
+            runs = dict(zip(failing, run_small_models([small[index] for index in failing]), strict=True))
         wrong = {index for index, run in runs.items() if isinstance(run, list) and isinstance(run[0], str)}  # it loads
         for index, (observation, answer) in enumerate(zip(observations, answers, strict=True)):
             yield replace(observation, taken=None if index in wrong else is_taken(answer))

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, cast
+from typing import IO, Any, TypeVar, cast
 
 from graphkit.errors import GraphkitError
 from graphkit.progress import DEFAULT_LIMITS, Limits, waiting_factor
@@ -37,6 +37,7 @@ START = (
     "sys.path[:] = json.loads(sys.argv[1])\n"
     "importlib.import_module(sys.argv[2]).main(*sys.argv[3:])\n"
 )
+T = TypeVar("T")
 SECONDS_TO_START = 120.0
 SECONDS_TO_END = 2.0
 TAIL = 2000  # bytes of the last messages of a process
@@ -141,6 +142,8 @@ class Worker:
     def ask(self, request: Message, seconds: float, **values: object) -> Message:
         """Return the answer to a request, for which values are passed through shared memory under their keys.
 
+        The `values` of the answer have passed through it too.
+
         Raises:
             DiedError: The process has ended, or was ended because its time was over; it answers no more.
             GraphkitError: The process does not start.
@@ -153,6 +156,9 @@ class Worker:
                 for key, value in values.items():
                     request[key], end = self.arena.put(value, end)
                 answer, timed_out = self._exchange_messages({**request, "end": end}, seconds)
+                if answer is not None and "values" in answer:  # before another request writes over them
+                    answer["values"] = self.arena.get(answer["values"], copy=True)
+                    self.arena.trim()
             finally:  # also when interrupted: an answer that nobody waits for must not be taken for the next
                 if answer is None:
                     self._process.kill()
@@ -163,12 +169,6 @@ class Worker:
             raise DiedError(f"it does not finish in {seconds:g} s", timed_out=True)
         said = self._last_words()
         raise DiedError(describe_ending(code) + (f" ({said})" if said else ""), signal=_signal_name(code))
-
-    def take(self, encoded: object) -> object:
-        """Return a value of an answer, as a copy."""
-        value = self.arena.get(encoded, copy=True)
-        self.arena.trim()
-        return value
 
     @property
     def lives(self) -> bool:
@@ -253,14 +253,49 @@ IDLE = 30.0  # seconds that an idle process is kept
 SECONDS_TO_FREE = 10.0
 
 
+class _Later(threading.Thread):
+    """A function that is called once another one has ended, beside other work."""
+
+    def __init__(self, function: Callable[[], object], before: _Later | None) -> None:
+        super().__init__(daemon=True)
+        self.function, self.before = function, before
+        self._found: object = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        if self.before is not None:
+            self.before.join()
+        self.before = None
+        try:
+            self._found = self.function()
+        except BaseException as error:  # whoever waits for it gets it
+            self._error = error
+        self.function = _cancel  # what it holds may be large
+
+    def result(self) -> Any:
+        """Return what the function gives, or raise its error."""
+        self.join()
+        if self._error is not None:
+            raise self._error
+        found, self._found = self._found, None
+        return found
+
+
+def _cancel() -> object:
+    raise DiedError("nobody waits for it any more")
+
+
 class Process:
-    """A process, started again where a model ended it."""
+    """A process, started again where a model ended it, and a second one for what is asked beside other work."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.generation = 0
         self.dropped: list[int] = []
         self._worker: Worker | None = _SPARE.take()
+        self._second: Process | None = None
+        self._last: _Later | None = None
+        self._is_over = False
 
     @property
     def worker(self) -> Worker:
@@ -268,12 +303,35 @@ class Process:
         self._worker = self._worker or _SPARE.take()
         return self._worker
 
+    @property
+    def second(self) -> Process:
+        """The second process, which ends with this one's use."""
+        self._second = self._second or Process(self.limits)
+        return self._second
+
+    def begin(self, function: Callable[[], T]) -> Callable[[], T]:
+        """Let a function that asks this process run beside other work; return one that waits for what it gives.
+
+        Functions run one after another, in threads: they read nothing that is worked out when it is first read.
+        """
+        self._last = later = _Later(function, self._last)
+        later.start()
+        return later.result
+
+    def cancel(self) -> None:
+        """Let the second process not be asked what it was not asked yet."""
+        later = None if self._second is None else self._second._last
+        while later is not None:
+            later.function, later = _cancel, later.before
+
     def ask(self, request: Message, seconds: float, **values: object) -> Message:
         """Return the answer to a request.
 
         Raises:
             DiedError: It ended the process; the next request gets a new one, without sessions.
         """
+        if self._is_over:
+            _cancel()
         try:
             drop, self.dropped[:] = list(self.dropped), []
             return self.worker.ask({**request, "drop": drop}, seconds, **values)
@@ -296,6 +354,13 @@ class Process:
 
     def release(self) -> None:
         """Free the memory of the models, and leave the process to whoever needs one next."""
+        if self._second is not None:
+            self._second.release()
+            self._second = None
+        if self._last is not None and self._last.is_alive():  # nobody waits for it any more
+            self._is_over = True
+            self.close()
+            self._last.join()
         worker, self._worker = self._worker, None
         self.generation += 1
         if worker is None:
@@ -310,43 +375,46 @@ class Process:
 
 
 class _Spare:
-    """A place for one process that nobody uses."""
+    """A place for so many processes that nobody uses."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = 2) -> None:
         self._lock = threading.RLock()  # collecting garbage may put one while another is taken
-        self._worker: Worker | None = None
-        self._end = object()
+        self._most = most
+        self._kept: dict[Worker, object] = {}  # with what cancels their end
 
     def take(self) -> Worker:
         """Return a process."""
         with self._lock:
-            _ALARMS.cancel(self._end)
-            worker, self._worker = self._worker, None
-        return worker if worker is not None and worker.lives else Worker()
+            while self._kept:
+                worker, end = self._kept.popitem()
+                _ALARMS.cancel(end)
+                if worker.lives:
+                    return worker
+        return Worker()
 
     def put(self, worker: Worker) -> None:
-        """Keep a process for a while, instead of the one that is kept already."""
+        """Keep a process for a while, instead of the one that is kept longest."""
         with self._lock:
-            _ALARMS.cancel(self._end)
-            former, self._worker = self._worker, worker
-            self._end = _ALARMS.set(IDLE, partial(self._drop, worker))
+            self._kept[worker] = _ALARMS.set(IDLE, partial(self._drop, worker))
+            former = next(iter(self._kept)) if len(self._kept) > self._most else None
         if former is not None:
-            former.close()
+            self._drop(former)
 
     def _drop(self, worker: Worker) -> None:
         with self._lock:
-            if self._worker is not worker:
-                return
-            self._worker = None
-        worker.close()
+            end = self._kept.pop(worker, None)
+        if end is not None:
+            _ALARMS.cancel(end)
+            worker.close()
 
 
 _SPARE = _Spare()
 
 
 def start_ahead() -> None:
-    """Start a process that is soon needed: it gets ready beside other work."""
-    _SPARE.put(_SPARE.take())
+    """Start the processes of a proof, which are soon needed: they get ready beside other work."""
+    for worker in [_SPARE.take(), _SPARE.take()]:
+        _SPARE.put(worker)
 
 
 _CURRENT: ContextVar[Process | None] = ContextVar("isolation", default=None)

@@ -7,9 +7,10 @@ import itertools
 import os
 import re
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
@@ -433,7 +434,8 @@ LIMITED = "raise --timeout or --memory to allow more"
 class IsolatedSession:
     """A model, loaded by onnxruntime in a process of its own: `Session`'s public face and arguments.
 
-    A model file is read once more, to know its files, unless `known` is the model that was read from it.
+    A model file is read once more, to know its files, unless `known` is the model that was read from it. Beside other
+    work it is loaded by a second process, until `wait` is called.
 
     Attributes:
         took: Seconds that onnxruntime took for the last run.
@@ -453,6 +455,7 @@ class IsolatedSession:
         prepack: bool = True,
         provider: Provider = CPU,
         known: Model | None = None,
+        beside: bool = False,
     ) -> None:
         self.label = source.label if isinstance(source, Model) else shown_path(source)
         model = source if isinstance(source, Model) else known or load(source)
@@ -467,11 +470,15 @@ class IsolatedSession:
         self._last: tuple[DiedError, Mapping[str, np.ndarray]] | None = None
         self.took = 0.0
         current = current_process()
-        self._process = Process(DEFAULT_LIMITS) if current is None else current
+        self._process = Process(DEFAULT_LIMITS) if current is None else current.second if beside else current
         end = self._process.release if current is None else partial(self._process.dropped.append, self._number)
         self.close = weakref.finalize(self, end)
         self.close.atexit = False  # the process is ended then anyway
-        self.inputs, self.outputs = self._load()
+        self.inputs: Sequence[str] = ()
+        self.outputs: Sequence[str] = ()
+        self._asked = [self._process.begin(self._load_request()) if beside else self._load_request()]
+        if not beside:
+            self.wait()
 
     def __enter__(self) -> IsolatedSession:
         return self
@@ -512,7 +519,8 @@ class IsolatedSession:
                 given_up.is_final = True
                 raise self._with_death(given_up)
         if self._generation != self._process.generation:
-            self._load()
+            self._asked.append(self._load_request())
+            self.wait()
         request = {"do": "run", "id": self._number, "most": self._process.limits.outputs()}
         try:
             answer = self._ask_worker(request, feed=arrays, **more)
@@ -528,8 +536,7 @@ class IsolatedSession:
             problem = [f"it needs more memory than {memory}"] if answer["memory"] else []
             raise RunError.of(answer["error"], self.label, *problem)
         self.took = answer["seconds"]
-        values = self._process.worker.take(answer["values"])
-        assert isinstance(values, list)
+        values: list[Any] = answer["values"]
         return values
 
     def _with_death(self, error: RunError) -> RunError:
@@ -539,7 +546,8 @@ class IsolatedSession:
             error.signal, error.message, error.model = died.signal, died.why, self._source
         return error
 
-    def _load(self) -> tuple[list[str], list[str]]:
+    def _load_request(self) -> Callable[[], Message]:
+        """Return a function that asks the process to load the model."""
         request: Message = {"do": "load", "id": self._number, "provider": str(self._provider), "path": None}
         folder, size, values = None, self._weights, {}
         if isinstance(self._source, Model):
@@ -550,14 +558,18 @@ class IsolatedSession:
             request["path"] = str(Path(self._source).absolute())  # the process may have been started in another folder
         request["options"] = {**self._options, "folder": None if folder is None else str(folder.absolute())}
         request["allowed"] = COPIES * size
+        return partial(self._ask_worker, request, **values)
+
+    def wait(self) -> None:
+        """Wait until it is loaded. Raises ModelError where onnxruntime does not load it, or ends with it."""
         try:
-            answer = self._ask_worker(request, **values)
+            answer = self._asked.pop()()
         except DiedError as error:
             raise load_error(error.why, self.label, LIMITED) from error
         if "error" in answer:
             raise load_error(answer["error"], self.label, *([LIMITED] if answer["memory"] else []))
         self._generation, self.placed = self._process.generation, answer["placed"]
-        return answer["inputs"], answer["outputs"]
+        self.inputs, self.outputs = answer["inputs"], answer["outputs"]
 
     def _ask_worker(self, request: Message, **values: object) -> Message:
         limits = self._process.limits
@@ -650,19 +662,28 @@ SmallModel = tuple[bytes, Sequence[Feed]]
 Found = list[list[np.ndarray] | str]  # the outputs for each feed, or why it does not run
 
 
-def run_small_models(models: Sequence[SmallModel]) -> list[Found | str]:
-    """Load serialized models without optimizations, and run each on its feeds.
+def run_small_models(models: Iterable[SmallModel]) -> Iterator[Found | str]:
+    """Load serialized models without optimizations, and run each on its feeds, from now on, beside other work.
 
-    Returns:
+    They run in the second process of the `shared_isolation` around the caller.
+
+    Yields:
         The outputs of each for each feed, or why it does not run; one text where it does not load, or ends the process.
     """
-    with shared_isolation() as process:
-        starts = range(0, len(models), AT_ONCE)
-        return [found for start in starts for found in _run_models(process, models[start : start + AT_ONCE])]
+    current = current_process()
+    assert current is not None
+    process, rest, begun = current.second, iter(models), list[Callable[[], list[Found | str]]]()
+    while listed := [*itertools.islice(rest, AT_ONCE)]:
+        begun.append(process.begin(partial(_run_models, process, listed)))
+    return chain.from_iterable(map(_wait_for, begun))
+
+
+def _wait_for(answer: Callable[[], list[Found | str]]) -> list[Found | str]:
+    check_time()
+    return answer()
 
 
 def _run_models(process: Process, models: Sequence[SmallModel]) -> list[Found | str]:
-    check_time()
     parts = [[np.frombuffer(content, np.uint8), list(feeds)] for content, feeds in models]
     limits = process.limits
     request = {"do": "small models", "memory": limits.bytes(), "most": limits.outputs()}
@@ -675,5 +696,5 @@ def _run_models(process: Process, models: Sequence[SmallModel]) -> list[Found | 
         return _run_models(process, models[:half]) + _run_models(process, models[half:])
     if "error" in answer:
         return [answer["error"]] * len(models)
-    found: list[Found | str] = process.worker.take(answer["values"])  # type: ignore[assignment]
+    found: list[Found | str] = answer["values"]
     return found

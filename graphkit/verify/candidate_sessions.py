@@ -150,9 +150,23 @@ class TwoModels(Struct, frozen=True):
         self.placed.update(session.placed)
         return Called(session, self.names)
 
-    def _session(self, index: int, *, optimize: bool) -> IsolatedSession:
+    def begin_loading(self) -> Callable[[], Runner]:
+        """Begin to load the rewritten model at the default level beside other work; return what waits for its session.
+
+        That raises ModelError where onnxruntime does not load it, or ends with it.
+        """
+        session = self._session(1, optimize=True, beside=True)
+
+        def wait() -> Runner:
+            session.wait()
+            return Called(session, self.names)
+
+        return wait
+
+    def _session(self, index: int, *, optimize: bool, beside: bool = False) -> IsolatedSession:
         source, known, provider = self.sources[index], self.models[index], self.provider if index else CPU
-        return IsolatedSession(source, optimize=optimize, prepack=optimize, known=known, provider=provider)
+        options = {"optimize": optimize, "prepack": optimize, "beside": beside}
+        return IsolatedSession(source, known=known, provider=provider, **options)
 
     def outputs(self, run: Run) -> Sequence[str]:
         """Return the outputs of the original that the rewritten model has to give."""

@@ -14,7 +14,7 @@ corrected, and a note tells that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -38,7 +38,7 @@ from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteProofOptions
 from graphkit.progress import Progress, portion_of, with_share
 from graphkit.rewrite.new_interface import with_exposed, with_names
-from graphkit.runtime.session import RunError, as_provider, check_files, is_timeout
+from graphkit.runtime.session import RunError, Runner, as_provider, check_files, is_timeout
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations, infer
 from graphkit.shapes.constraints.dim_equalities import RANK_OF, fed_inputs, fixed_by, solve_dims
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
@@ -180,6 +180,7 @@ class RewriteVerifier:
         blank: The proof before anything ran.
         gaps: What the runs do not cover, at whatever sizes.
         unlike: Runs of the original at which dims of one name differ, which a claim need not be about.
+        begun: What waits for the rewritten model, which is loaded while its normal forms are made.
 
     Raises:
         UsageError: They have not the same inputs, or a symbol or input does not exist.
@@ -240,6 +241,7 @@ class RewriteVerifier:
         self.notes = (*contradictions, *of_copy, *of_float16)
         self.gaps = (NO_KERNELS,) if copies is not None else ()
         self.unlike: Sequence[Run] = ()
+        self.begun: list[Callable[[], Runner]] = []
 
     def run(self) -> RewriteProof:
         """Run both models, and compare."""
@@ -250,10 +252,12 @@ class RewriteVerifier:
             return replace(self.blank, failures=(reason,), is_unrun=True)
         if not self.two.provider.is_cpu:  # what normal forms say of the models is not what a device makes of them
             return self._test_runs(self.options.runs)
+        is_run_once = not part and not has_float16(before)
+        self.begun = [self.two.begin_loading()] if is_run_once else []
         forms = self.forms
         shown = EquivalenceSummary.of(forms)
         if shown.is_exact:
-            proof = self._test_runs(1, has_edges=False) if part or has_float16(before) else self._run_once()
+            proof = self._run_once() if is_run_once else self._test_runs(1, has_edges=False)
             feeder, ran = self.two.feeder, [dict(run.dims) for run in proof.runs]
             found = (Edges(feeder, each, ran, forms.differing).where_models_differ() for each in feeder.flags())
             ends_early = any(limit.most < LARGEST[0] for limit in forms.limits)  # at sizes that people have
@@ -265,15 +269,16 @@ class RewriteVerifier:
                 forms = forms.without_rounding()
             elif proof.passed and _proven_at(forms, proof) is forms:
                 return replace(proof, equivalence=shown)
+        self.begun.clear()
         proof = self._test_runs(self.options.runs, differing=forms.differing)
         return replace(proof, equivalence=EquivalenceSummary.of(_proven_at(forms, proof))) if proof.passed else proof
 
     def _run_once(self) -> RewriteProof:
-        """Load the rewritten model at the default level and run it once, where it is known what it gives."""
-        two, (before, after), feeder = self.two, self.two.models, self.two.feeder
+        """Run the rewritten model once at the default level, where it is known what it gives."""
+        (before, after), feeder = self.two.models, self.two.feeder
         self._tell_step(0.3, "loading the rewritten model, default level")
         try:
-            session = two.rewritten_session(optimize=True)
+            session = self.begun.pop()()
         except ModelError as error:
             return replace(self.blank, failures=(error.problem,), is_unrun=is_timeout(error))
         self._tell_step(0.85, "running it once")

@@ -25,7 +25,7 @@ from graphkit.runtime import isolation as isolation_module
 from graphkit.runtime import session as session_module
 from graphkit.runtime.isolation import current_process, describe_ending, shared_isolation
 from graphkit.runtime.onnxruntime_loader import open_model
-from graphkit.runtime.session import IsolatedSession, RunError, Session
+from graphkit.runtime.session import IsolatedSession, RunError, Session, SmallModel, run_small_models
 from graphkit.runtime.worker import Message
 from graphkit.verify.comparator import compare_outputs
 
@@ -182,7 +182,7 @@ def children() -> set[int]:
 @pytest.fixture
 def one_spare(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep one process that nobody uses, as outside of tests."""
-    monkeypatch.setattr(isolation_module, "_SPARE", isolation_module._Spare())
+    monkeypatch.setattr(isolation_module, "_SPARE", isolation_module._Spare(1))
 
 
 @pytest.fixture
@@ -220,6 +220,47 @@ def test_closed_sessions_give_back_their_memory_where_an_inner_isolation_ends() 
             before = child.memory_info().rss
             del session
         assert child.memory_info().rss < before - (1 << 23)
+
+
+def test_a_session_that_is_loaded_beside_other_work_gives_the_same_and_shares_no_process() -> None:
+    with shared_isolation():
+        beside, here = IsolatedSession(model_of(DIVIDES), beside=True), IsolatedSession(model_of(DIVIDES))
+        assert divided(here) == [4]
+        beside.wait()
+        assert divided(beside) == [4]
+        assert beside._process is not here._process
+
+
+def test_a_model_that_does_not_load_beside_other_work_says_why_where_it_is_waited_for() -> None:
+    with shared_isolation():
+        session = IsolatedSession(model_of("g (float[n] x) => (float[n] y) { y = Unheard (x) }"), beside=True)
+        with pytest.raises(ModelError, match=r"onnxruntime does not load it: .*Unheard"):
+            session.wait()
+
+
+def test_small_models_run_in_order_beside_other_work_whatever_one_of_them_does() -> None:
+    """More than fit in one request."""
+    content = model_of(ADDS).proto.SerializeToString()
+    feeds = [{"x": np.full(1, number, np.float32)} for number in range(300)]
+    models: list[SmallModel] = [(content, [feed]) for feed in feeds]
+    models[150] = model_of(DIVIDES).proto.SerializeToString(), [{"x": np.array([8]), "z": np.array([0])}]
+    with shared_isolation():
+        first, second = run_small_models(models), run_small_models(models[:1])
+        found = [*first]
+        assert [array.tolist() for ((array,),) in second] == [[0.0]]
+    assert isinstance(found[150], str)
+    assert "SIGFPE" in found[150]
+    del found[150]
+    assert [array.tolist() for ((array,),) in found] == [[number * 2.0] for number in range(300) if number != 150]
+
+
+def test_what_was_begun_and_nobody_waits_for_does_not_outlive_its_isolation() -> None:
+    content = model_of(NEVER_ENDS).proto.SerializeToString()
+    with shared_isolation() as process:
+        run_small_models([(content, [{"x": np.array([1])}])] * 200)
+        process.cancel()
+        threads = threading.enumerate()
+    assert not [each for each in threads if each.is_alive() and isinstance(each, isolation_module._Later)]
 
 
 @pytest.mark.usefixtures("one_spare")

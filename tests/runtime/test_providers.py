@@ -117,7 +117,7 @@ def test_only_a_session_of_fixed_places_records_its_runs(
         raise RuntimeError
 
     monkeypatch.setattr(session, "open_model", opened)
-    monkeypatch.setattr(IsolatedSession, "_load", lambda self: opened(provider=self._provider))
+    monkeypatch.setattr(IsolatedSession, "_load_request", lambda self: opened(provider=self._provider))
     provider = Provider("cuda", {"enable_cuda_graph": "1", "device_id": "0"})
     with contextlib.suppress(ModelError, RuntimeError):
         kind(model_of("g (float[n] x) => (float[n] y) { y = Neg (x) }"), provider=provider)

@@ -502,9 +502,9 @@ def test_what_the_default_level_rounds_at_dims_of_0_is_compared_as_it_is_written
     loaded = []
     session = TwoModels._session
 
-    def watch(two: TwoModels, index: int, *, optimize: bool) -> object:
+    def watch(two: TwoModels, index: int, *, optimize: bool, beside: bool = False) -> object:
         loaded.append((index, optimize))
-        opened = session(two, index, optimize=optimize)
+        opened = session(two, index, optimize=optimize, beside=beside)
         if (index, optimize) == (1, True):
             compute = opened.run
             far = np.float32(error)
