@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -72,7 +73,10 @@ def worker_command(module: str, *arguments: str) -> list[str]:
 
 
 class _Alarms:
-    """Functions that one thread calls at their time, unless they are cancelled before: a thread of each costs more."""
+    """Functions that one thread calls at their time, unless they are cancelled before: a thread of each costs more.
+
+    It starts the child processes too.
+    """
 
     def __init__(self) -> None:
         self.clear()
@@ -97,6 +101,23 @@ class _Alarms:
             elif at < self._wakes:
                 self._changed.notify()
         return key
+
+    def start_process(self, *arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        """Return a child process, which is killed when the thread that started it ends."""
+        started = queue.SimpleQueue[Any]()
+
+        def start() -> None:
+            try:
+                started.put(subprocess.Popen(*arguments, **options))
+            except BaseException as error:  # the caller gets it
+                started.put(error)
+
+        self.set(0.0, start)
+        found = started.get()
+        if isinstance(found, BaseException):
+            raise found
+        process: subprocess.Popen[bytes] = found
+        return process
 
     def cancel(self, key: object) -> None:
         """Let a function not be called, unless it was."""
@@ -127,7 +148,7 @@ class Worker:
     def __init__(self, module: str = "graphkit.runtime.worker") -> None:
         self.arena = Arena()
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
-        self._process = subprocess.Popen(
+        self._process = _ALARMS.start_process(
             worker_command(module, self.arena.place, str(os.getpid())),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

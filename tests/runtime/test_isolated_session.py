@@ -243,15 +243,25 @@ def test_small_models_run_in_order_beside_other_work_whatever_one_of_them_does()
     content = model_of(ADDS).proto.SerializeToString()
     feeds = [{"x": np.full(1, number, np.float32)} for number in range(300)]
     models: list[SmallModel] = [(content, [feed]) for feed in feeds]
-    models[150] = model_of(DIVIDES).proto.SerializeToString(), [{"x": np.array([8]), "z": np.array([0])}]
+    models[150] = model_of(DIVIDES).proto.SerializeToString(), [{"x": X, "z": Z}]
     with shared_isolation():
         first, second = run_small_models(models), run_small_models(models[:1])
         found = [*first]
-        assert [array.tolist() for ((array,),) in second] == [[0.0]]
+        assert [outputs[-1].tolist() for (outputs,) in second] == [[0.0]]
     assert isinstance(found[150], str)
     assert "SIGFPE" in found[150]
     del found[150]
-    assert [array.tolist() for ((array,),) in found] == [[number * 2.0] for number in range(300) if number != 150]
+    assert [outputs[-1].tolist() for (outputs,) in found] == [[number * 2.0] for number in range(300) if number != 150]
+
+
+@pytest.mark.usefixtures("one_spare")
+def test_a_process_outlives_the_thread_that_first_asked_for_it() -> None:
+    made: list[IsolatedSession] = []
+    thread = threading.Thread(target=lambda: made.append(IsolatedSession(model_of(DIVIDES))))
+    thread.start()
+    thread.join()
+    time.sleep(0.2)  # in which the signal would come
+    assert divided(made[0]) == [4]
 
 
 def test_what_was_begun_and_nobody_waits_for_does_not_outlive_its_isolation() -> None:
