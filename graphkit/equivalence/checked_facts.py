@@ -53,7 +53,7 @@ UNTOUCHED = 1 << 11  # bytes of zeros of which nothing is read, to count for one
 TIMES = 32  # as much as at its least sizes
 ROUNDS = (8, 16, 60)  # sizes that are tried, as long as some are needed
 MAX_KNOWN = 50_000  # claims that are remembered
-DRAWN = 240
+DRAWN, ANY = 240, 12  # sizes, and for how many of those to choose from any others stand
 SCANNED = 512  # sizes of one dim that are tried to make two expressions equal
 # Sizes at which models change: small ones, odd ones, and those past what a few bits count.
 SMALL = (0, 1, 2, 3, 4, 5, 7, 8, 9, 13, 17, 33)
@@ -379,11 +379,15 @@ def _draw_sizes(symbols: Sequence[Symbol], numbers: set[int], is_of_numbers: boo
     """Return sizes of symbols: their least ones; one for all; small ones and a larger one; or any."""
     rng = random.Random(f"{seed} {symbols} {sorted(numbers)}")
     near = sorted(number for number in numbers if is_of_numbers or 0 <= number <= LARGER[-1])
-    rows = [[_least_size(each) for each in symbols]]
+    pool = [*(NUMBERS if is_of_numbers else (*SMALL, *LARGER)), *near]
+
+    def draw() -> int:
+        chosen = rng.randrange(len(pool) + ANY)
+        return pool[chosen] if chosen < len(pool) else rng.randrange(1, 1 << rng.randrange(2, most))
+
+    rows, most = [[_least_size(each) for each in symbols]], 31 if is_of_numbers else 10
     for turn in range(DRAWN if symbols else 0):
-        pool = [*(NUMBERS if is_of_numbers else (*SMALL, *LARGER)), *near]
-        pool += [rng.randrange(1, 1 << rng.randrange(2, 31 if is_of_numbers else 10)) for _ in range(12)]
-        common, large = rng.choice(pool), rng.randrange(len(symbols))
+        common, large = draw(), rng.randrange(len(symbols))
         row = []
         for at, each in enumerate(symbols):
             if turn % 4 == 0:
@@ -391,7 +395,7 @@ def _draw_sizes(symbols: Sequence[Symbol], numbers: set[int], is_of_numbers: boo
             elif turn % 4 == 1:
                 size = _least_size(each) + rng.randrange(8)
             else:
-                size = rng.choice(pool if turn % 4 == 2 or at == large else SMALL)
+                size = draw() if turn % 4 == 2 or at == large else rng.choice(SMALL)
             if each.upper < INF and rng.random() < 0.5:  # an element of a tensor, or a dim up to a size
                 size = int(rng.choice((each.lower, each.upper))) + rng.choice((0, 1, -1))
             row.append(int(min(max(size, each.lower), each.upper)))
@@ -409,10 +413,10 @@ def _sizes_of(claim: _Claim, values: Values) -> Iterator[Sizes]:
     for several in chain([values], _equalise_sizes(claim, values)):
         weights = claim.weights(several)
         rows, steps = np.flatnonzero(claim.legal(several, weights)), weights[1]
-        read = [several.of(expr) for expr in _sized_expressions(_tensor_expressions(claim.read), several)]
+        columns = [column.tolist() for column in several.columns.values()]
+        read = [several.of(expr).tolist() for expr in _sized_expressions(_tensor_expressions(claim.read), several)]
         for row in (rows[np.argsort(steps[rows], kind="stable")] if steps[0] > STEPS / TIMES else rows).tolist():
-            sizes = tuple(int(column[row]) for column in several.columns.values())
-            given = tuple(int(column[row]) for column in read)
+            sizes, given = tuple(column[row] for column in columns), tuple(column[row] for column in read)
             if sizes not in seen and given in fed:
                 again.append((several, row))
             elif sizes not in seen:
