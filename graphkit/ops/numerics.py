@@ -28,16 +28,17 @@ BLIND = COMPARING | operator_set(
 )
 BLIND_IN_SECOND = operator_set("RoiAlign")
 FAITHFUL_IN_ALL = VARIADIC | operator_set("Add Concat Gemm MatMul Mul Sub Where")
-FAITHFUL = (
-    FAITHFUL_IN_ALL
-    | MOVING
-    | operator_set(
-        """
-        AveragePool Ceil Clip Conv Div Elu Erf Floor Gelu GlobalAveragePool HardSwish LayerNormalization LeakyRelu
-        MaxPool Neg Pad ReduceMax ReduceMean ReduceMin ReduceSum Relu Round Sin Sqrt Tanh
-        """
-    )
+FAITHFUL = FAITHFUL_IN_ALL | MOVING
+FAITHFUL |= operator_set(
+    """
+    Acos Acosh Asin Asinh Atan Atanh AveragePool BatchNormalization Ceil Celu Clip Conv CumSum Div Elu Erf Floor GRU
+    Gelu GlobalAveragePool GlobalMaxPool HardSigmoid HardSwish LRN LSTM LayerNormalization LeakyRelu LogSoftmax
+    LpNormalization LpPool MaxPool MeanVarianceNormalization Mish Neg Pad RMSNormalization RNN ReduceLogSumExp
+    ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum Relu Round Selu Shrink Sin Sinh Softsign Sqrt Swish Tan Tanh
+    ThresholdedRelu
+    """
 )
+FAITHFUL_IN_FIRST = operator_set("BatchNormalization Div")  # and in no other
 
 # Whose digits depend on where an element stands: onnxruntime computes the last ones, or those of one exponent, by
 # another function than the others. So they are not computed once for elements that repeat.

@@ -12,7 +12,7 @@ from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.operator_traits import MOVING, RECURRENT, VARIADIC, operator_set, value_inputs
 from graphkit.graph.uses import moved_from
 from graphkit.graph.view import ZERO, Node, Scope, Value, walk_breadth_first
-from graphkit.ops.numerics import BLIND, FAITHFUL
+from graphkit.ops.numerics import BLIND, FAITHFUL, FAITHFUL_IN_FIRST
 from graphkit.passes.clean_up.exporter_idioms import is_rounded_behind
 from graphkit.rewrite import Editor, NewNode, Rewrite, attributes_of
 
@@ -151,8 +151,8 @@ ZERO_FLOATS = {*FLOATS, onnx.TensorProto.BFLOAT16}
 
 # Operators whose result is the same for 0.0 and -0.0, or differs at most in the sign of a zero, in all inputs.
 BLIND_HERE = BLIND | {"ArgMax", "ArgMin"}
-FAITHFUL_HERE = (FAITHFUL - {"Div"}) | operator_set(
-    "Cast ConvTranspose CumSum Einsum GlobalMaxPool GroupNormalization InstanceNormalization PRelu Resize ScatterND"
+FAITHFUL_HERE = FAITHFUL | operator_set(
+    "Cast ConvTranspose Einsum GroupNormalization InstanceNormalization PRelu Resize ScatterND"
 )
 
 DEPENDS = "it adds zeros, but a later node may depend on the sign of a zero"
@@ -192,7 +192,8 @@ class DropZeroAdds(Rewrite):
         floats = (node for node in editor.nodes("Add", "Sub") if editor.shapes[node.outputs[0]].dtype in ZERO_FLOATS)
         adds = [(node, source) for node in floats if (source := AUGENDS[node.op_type](editor, node)) is not None]
         graph = editor.model.graph
-        exposed = _find_exposed_values(editor, graph, {*graph.outputs} if self.signs else set()) if adds else set()
+        inner = _find_exposed_values(editor, graph, set()) if adds else set()
+        exposed = _find_exposed_values(editor, graph, {*graph.outputs}) if adds and self.signs else inner
         is_sorted = not any(scope.problems for scope in editor.scopes)
         for node, source in adds:
             out = node.outputs[0]
@@ -201,7 +202,7 @@ class DropZeroAdds(Rewrite):
             zeros = node.operand(node.inputs.index(source) ^ 1)
             keeps_signs = _has_signs(editor, zeros, negative=node.is_op("Add"))  # all signs of zeros
             if (out in exposed or not is_sorted) and not keeps_signs:
-                editor.decline(node, SIGNS if self.signs else DEPENDS)
+                editor.decline(node, SIGNS if out not in inner and is_sorted else DEPENDS)
                 continue
             if editor.replace_all_uses(out, source):
                 editor.take(node)
@@ -238,7 +239,7 @@ def _exposes_sign(editor: Editor, node: Node, index: int, is_open: bool) -> bool
             return False
     if node.is_op("Cast") and node.attr("to", int) in (None, onnx.TensorProto.STRING):
         return True
-    return is_open or not (node.op_type in FAITHFUL_HERE or (node.op_type == "Div" and index == 0))
+    return is_open or node.op_type not in FAITHFUL_HERE or (index > 0 and node.op_type in FAITHFUL_IN_FIRST)
 
 
 def _has_signs(editor: Editor, value: Value, *, negative: bool) -> bool:

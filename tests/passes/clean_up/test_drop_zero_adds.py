@@ -38,6 +38,7 @@ GONE = {
         "a = Add (x, d) s = Constant <value = float[2] {1, 2}> () b = InstanceNormalization (a, s, s) y = Softmax (b)",
         "float[N, 2, 4] x",
     ),
+    "what a frozen normalization reads": graph("a = Add (x, c) b = BatchNormalization (a, c, c, c, c) y = Softmax (b)"),
     "to be quantised": graph("a = Add (x, c) s = Constant <value = float {0.5}> () y = QuantizeLinear (a, s)"),
 }
 
@@ -58,7 +59,8 @@ DECLINED = {
     "a base that is data": graph("a = Add (x, c) y = Pow (x, a)"),
     "a text": graph("a = Add (x, c) y = Cast <to = 8> (a)"),
     "another domain": graph("a = Add (x, c) y = com.microsoft.Gelu (a)"),
-    "an operator that is not known here": graph("a = Add (x, c) y = Atan (a)"),
+    "an operator that is not known here": graph("a = Add (x, c) y = Sign (a)"),
+    "a variance": graph("a = Add (s, c) y = BatchNormalization (x, s, s, s, a)", f"{INPUTS}, float[4] s"),
     "the scale of a quantisation": graph("a = Add (s, zero) y = QuantizeLinear (x, a)", f"{INPUTS}, float[1] s"),
     "the state of a loop": model_of(f"""
         g (float[N, 4] x) => (float[N, 4] y) <{ZEROS}, int64 two = {{2}}, bool true = {{1}}> {{
@@ -178,15 +180,23 @@ def test_an_unsorted_graph_is_left() -> None:
     assert [reason.partition(": ")[2] for reason in reasons(PASS.run(model))] == [SIGN]
 
 
-UNARY = """Abs Ceil Cos Cosh Elu Erf Exp Floor HardSwish Identity IsInf IsNaN LeakyRelu Log Neg NonZero ReduceL1
-    ReduceL2 ReduceMax ReduceMean ReduceMin ReduceSum ReduceSumSquare Relu Round Sigmoid Sin Softmax Softplus
-    Sqrt Tanh"""
+@pytest.mark.parametrize("fuse", [False, True])
+def test_a_reason_says_fuse_only_where_that_helps(fuse: bool) -> None:
+    model = model_of(f"g ({INPUTS}) => (y) <{ZEROS}> {{ a = Add (x, c) b = Reciprocal (a) y = Neg (b) }}", 19, 9)
+    outcome = graphkit.fold(model, options=FoldingOptions(fuse=fuse))
+    assert [reason.partition(": ")[2] for reason in reasons(outcome)] == [SIGN]
+
+
+UNARY = """Abs Acos Acosh Asin Asinh Atan Atanh Ceil Celu Cos Cosh Elu Erf Exp Floor HardSigmoid HardSwish Identity
+    IsInf IsNaN LeakyRelu Log LogSoftmax LpNormalization Mish Neg NonZero ReduceL1 ReduceL2 ReduceLogSumExp
+    ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare Relu Round Selu Shrink Sigmoid Sin Sinh Softmax
+    Softplus Softsign Sqrt Swish Tan Tanh ThresholdedRelu"""
 
 
 @pytest.mark.parametrize("op", UNARY.split())
 def test_what_is_called_blind_or_faithful_is_so(op: str) -> None:
     """Of zeros of another sign, the first gives the same bits, the other equal numbers."""
-    model = model_of(f"g (float[2] x) => (y) {{ y = {op} (x) }}", opset=14)
+    model = model_of(f"g (float[2] x) => (y) {{ y = {op} (x) }}", opset=24)
     feeds = [{"x": np.array([zero, zero], np.float32)} for zero in (0.0, -0.0)]
     one, two = (run(model, feed)[0] for feed in feeds)
     np.testing.assert_array_equal(one, two)
@@ -196,17 +206,28 @@ def test_what_is_called_blind_or_faithful_is_so(op: str) -> None:
 
 
 WITH_WEIGHTS = {
-    "ConvTranspose": "ConvTranspose (x, w)",
+    "BatchNormalization": "BatchNormalization (x, s, nil, nil, s2)",
+    "ConvTranspose": "ConvTranspose (x, k)",
+    "CumSum": "CumSum (x, last)",
     "GlobalMaxPool": "GlobalMaxPool (x)",
+    "GRU": "GRU <hidden_size = 1> (x, w, r)",
     "GroupNormalization": "GroupNormalization <num_groups = 1> (x, s, s)",
     "InstanceNormalization": "InstanceNormalization (x, s, s)",
+    "LSTM": "LSTM <hidden_size = 1> (x, v, u)",
+    "LpPool": "LpPool <kernel_shape = [2]> (x)",
+    "RMSNormalization": "RMSNormalization (x, t)",
 }
+
+
+WEIGHTS = """
+    float[2] s = {1, -2}, float[2] nil = {0, 0}, float[2] s2 = {1, 4}, int64 last = {2}, float[3] t = {1, -2, 3},
+    float[2, 1, 2] k = {1, -1, 2, 3}, float[1, 3, 1] r = {1, 2, -1}, float[1, 4, 1] u = {1, 2, -1, 1},
+    float[1, 3, 3] w = {1, -1, 2, 3, 1, -1, 2, 3, 1}, float[1, 4, 3] v = {1, -1, 2, 3, 1, -1, 2, 3, 1, 0, 1, 2}"""
 
 
 @pytest.mark.parametrize(("op", "call"), WITH_WEIGHTS.items(), ids=WITH_WEIGHTS)
 def test_what_has_weights_and_is_called_faithful_is_so(op: str, call: str) -> None:
-    weights = "float[2] s = {1, -2}, float[2, 1, 2] w = {1, -1, 2, 3}"
-    model = model_of(f"g (float[1, 2, 3] x) => (y) <{weights}> {{ y = {call} }}", opset=21)
+    model = model_of(f"g (float[1, 2, 3] x) => (y) <{WEIGHTS}> {{ y = {call} }}", opset=24)
     some = np.array([[[1, 0, -2], [0, 0, 0]]], np.float32)
     one, two = (run(model, {"x": np.where(some == 0, np.float32(zero), some)})[0] for zero in (0.0, -0.0))
     np.testing.assert_array_equal(one, two)
