@@ -60,22 +60,15 @@ class Lowered(Struct, frozen=True, eq=False):
 
 
 class Interface(Struct):
-    """The facts that lowering collects about inputs and outputs of a model, as it was exported.
-
-    Attributes:
-        sources: Who makes each input that is new, and its meaning.
-        writes: The past that each output of new keys and values is for.
-        axes: The axis of the slots of each past.
-        became: The inputs that took the place of one of the original.
-        sounds: The inputs that hold a sound of which a part may be valid.
-    """
+    """The facts that lowering collects about inputs and outputs of a model, as it was exported."""
 
     original: Model
+    # who makes each input that is new, and its meaning
     sources: dict[str, tuple[Source, str]] = field(default_factory=dict)
-    writes: dict[str, str] = field(default_factory=dict)
-    axes: dict[str, int] = field(default_factory=dict)
-    became: dict[str, list[str]] = field(default_factory=dict)
-    sounds: set[str] = field(default_factory=set)
+    writes: dict[str, str] = field(default_factory=dict)  # the past that each output of new keys and values is for
+    axes: dict[str, int] = field(default_factory=dict)  # the axis of the slots of each past
+    became: dict[str, list[str]] = field(default_factory=dict)  # the inputs that took the place of one of the original
+    sounds: set[str] = field(default_factory=set)  # the inputs that hold a sound of which a part may be valid
 
     def becomes(self, original: str, name: str) -> None:
         self.became.setdefault(original, []).append(name)

@@ -300,17 +300,12 @@ def packed_files(contract: BundleContract) -> frozenset[str]:
 
 
 class _StatePorts(Struct, frozen=True):
-    """The ports of a method that are one state.
-
-    Attributes:
-        outputs: By name; of those that replace it as a whole there is one.
-        is_prefix: Whether the method takes the slots in use alone.
-    """
+    """The ports of a method that are one state."""
 
     state: StateTensor
     inputs: tuple[str, ...]
-    outputs: Mapping[str, BundlePort]
-    is_prefix: bool
+    outputs: Mapping[str, BundlePort]  # by name; of those that replace it as a whole there is one
+    is_prefix: bool  # whether the method takes the slots in use alone
 
     @property
     def names(self) -> list[str]:
@@ -319,21 +314,14 @@ class _StatePorts(Struct, frozen=True):
 
 
 class _Ports(Struct, frozen=True):
-    """The ports of a method by how each is treated, which is the same at every run.
+    """The ports of a method by how each is treated, which is the same at every run."""
 
-    Attributes:
-        fed: Inputs that are neither state nor length.
-        whole: Outputs that replace a state as a whole.
-        results: Outputs that are no state.
-        moves: Whether a state has two places, so that each run writes it to another.
-    """
-
-    fed: tuple[BundlePort, ...]
+    fed: tuple[BundlePort, ...]  # inputs that are neither state nor length
     lengths: tuple[BundlePort, ...]
     states: tuple[_StatePorts, ...]
-    whole: tuple[BundlePort, ...]
-    results: tuple[BundlePort, ...]
-    moves: bool
+    whole: tuple[BundlePort, ...]  # outputs that replace a state as a whole
+    results: tuple[BundlePort, ...]  # outputs that are no state
+    moves: bool  # whether a state has two places, so that each run writes it to another
 
     @classmethod
     def of(cls, method: BundleMethod, contract: BundleContract) -> _Ports:
@@ -358,17 +346,12 @@ class _Ports(Struct, frozen=True):
 
 
 class _Prefix(Struct):
-    """A state whose slots come first, as a method is bound to it.
-
-    Attributes:
-        place: Where it lies: an array of all its slots, or a tensor in the memory of a device.
-        count: Of how many slots they are bound to.
-    """
+    """A state whose slots come first, as a method is bound to it."""
 
     ports: _StatePorts
-    place: np.ndarray | DeviceArray
+    place: np.ndarray | DeviceArray  # where it lies: an array of all its slots, or a tensor in the memory of a device
     dims: tuple[int, ...]
-    count: int = -1
+    count: int = -1  # of how many slots they are bound to
 
     def bind(self, bound: Binding, count: int) -> None:
         """Bind its first slots."""

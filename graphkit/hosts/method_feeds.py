@@ -26,16 +26,11 @@ Inputs = Mapping[str, npt.ArrayLike]
 
 
 class Feeds(Struct, frozen=True):
-    """The feeds of a caller.
-
-    Attributes:
-        sizes: The size that each name in the shapes of the inputs stands for.
-        rows: How many rows, None where no input has any.
-    """
+    """The feeds of a caller."""
 
     arrays: Mapping[str, np.ndarray]
-    sizes: Mapping[str, int]
-    rows: int | None
+    sizes: Mapping[str, int]  # the size that each name in the shapes of the inputs stands for
+    rows: int | None  # how many rows, None where no input has any
 
 
 def join_inputs(*given: Inputs) -> dict[str, npt.ArrayLike]:

@@ -18,19 +18,12 @@ OF_PROMPT = ("decoder_input_ids", "decoder_start_token_id", "forced_decoder_ids"
 
 
 class TokenRules(Struct, frozen=True):
-    """Which tokens may follow, which depends on how many there are alone.
+    """Which tokens may follow, which depends on how many there are alone."""
 
-    Attributes:
-        generation: The rules.
-        ends: The tokens of which any ends a sequence.
-        prompt: How many tokens the decoder begins with.
-        steps: The most tokens to give.
-    """
-
-    generation: Generation
-    ends: Collection[int]
-    prompt: int
-    steps: int
+    generation: Generation  # the rules
+    ends: Collection[int]  # the tokens of which any ends a sequence
+    prompt: int  # how many tokens the decoder begins with
+    steps: int  # the most tokens to give
 
     def allowed_scores(self, scores: np.ndarray, given: int) -> np.ndarray:
         """Return scores, [..., vocabulary], that are minus infinity at tokens that may not follow so many others."""
@@ -111,19 +104,12 @@ def end_tokens(end: int | Sequence[int]) -> tuple[int, ...]:
 
 
 class SamplingOptions(Struct, frozen=True):
-    """How to draw tokens, by the names of transformers' `generate`; the hosts in JavaScript draw the same.
+    """How to draw tokens, by the names of transformers' `generate`; the hosts in JavaScript draw the same."""
 
-    Attributes:
-        seed: Chooses the numbers that tokens are drawn by. Row `n` of a batch draws as a row alone with `seed + n`.
-        temperature: What logits are divided by.
-        top_k: How many of the likeliest tokens may be drawn; 0 for all.
-        top_p: The likeliest tokens whose probabilities reach this may be drawn; 1 for all.
-    """
-
-    seed: int
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
+    seed: int  # chooses the numbers that tokens are drawn by; row `n` of a batch draws as a row alone with `seed + n`
+    temperature: float = 1.0  # what logits are divided by
+    top_k: int = 0  # how many of the likeliest tokens may be drawn; 0 for all
+    top_p: float = 1.0  # the likeliest tokens whose probabilities reach this may be drawn; 1 for all
 
     def __post_init__(self) -> None:
         is_whole = all(isinstance(number, int | np.integer) for number in (self.seed, self.top_k))
@@ -197,18 +183,13 @@ def greedy_search(
 
 
 class BeamOptions(Struct, frozen=True):
-    """How to search, by the names of transformers' `generate`.
+    """How to search, by the names of transformers' `generate`."""
 
-    Attributes:
-        beams: Beams of each row.
-        length_penalty: The exponent of the length that the sum of log probabilities is divided by.
-        early_stopping: When a row is done. True: when as many beams have ended as there are. False: when, besides, no
-            open beam is better at its present length than the worst of these. "never": the same, at the length that an
-            open beam can reach, where longer ones are preferred.
-    """
-
-    beams: int
-    length_penalty: float = 1.0
+    beams: int  # beams of each row
+    length_penalty: float = 1.0  # the exponent of the length that the sum of log probabilities is divided by
+    # when a row is done. True: when as many beams have ended as there are. False: when, besides, no open beam is better
+    # at its present length than the worst of these. "never": the same, at the length that an open beam can reach, where
+    # longer ones are preferred
     early_stopping: EarlyStopping = False
 
 

@@ -50,7 +50,7 @@ from graphkit.passes.npu.host_inputs import (
     InsertAttentionMask,
     PoolRowByOneHot,
 )
-from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank, ReduceRank
+from graphkit.passes.npu.reduce_rank import MoveUnitAxesFirst, ReduceInterfaceRank, ReduceRank
 from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.passes.shapes.declare_shapes import DeclareShapes, FreezeDims, InferOutputShapes, SetDims
 from graphkit.passes.shapes.rematerialize_shapes import RematerializeShapes
@@ -72,6 +72,7 @@ NPU_PASSES: tuple[type[Rewrite], ...] = (
     GatherToSlice,
     ExpandToBroadcast,
     ReduceRank,
+    MoveUnitAxesFirst,
     JoinBeforeReshape,
     RotarySignToTable,
     CastInt64Away,
@@ -122,6 +123,7 @@ PASSES: tuple[type[Pass], ...] = (
     ExpandToBroadcast,
     EinsumToMatmul,
     ReduceRank,
+    MoveUnitAxesFirst,
     JoinBeforeReshape,
     RotarySignToTable,
     CastInt64Away,

@@ -42,19 +42,12 @@ Verdict = Literal["allowed", "refused", "unknown"]
 
 
 class Source(Struct, frozen=True, forbid_unknown_fields=True):
-    """A document, a file of a repository, or the output of a tool.
+    """A document, a file of a repository, or the output of a tool."""
 
-    Attributes:
-        key: What facts call it.
-        title: What it is, with its version.
-        url: Where it is, "" where it is not on the web.
-        date: When it was written, or read where it does not say.
-    """
-
-    key: Text
-    title: Text
-    url: Text
-    date: date
+    key: Text  # what facts call it
+    title: Text  # what it is, with its version
+    url: Text  # where it is, "" where it is not on the web
+    date: date  # when it was written, or read where it does not say
 
     def __str__(self) -> str:
         return f"{self.title}, {self.date}"
@@ -122,45 +115,30 @@ class Condition(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
 
 
 class Observation(Struct, frozen=True):
-    """What a condition asks of a node; inputs go by their names in the specification.
+    """What a condition asks of a node; inputs go by their names in the specification."""
 
-    Attributes:
-        op: The operator.
-        since: The version of the operator set in which it last changed.
-        dtypes: Of the inputs, by name, and of the outputs; "" for an unknown one.
-        constant: The inputs that are constant, once folded.
-        rank: The highest rank of its tensors that is known.
-        attributes: Those with one number or text, and defaults; an equation has the letters a, b, ... in their order.
-        is_dynamic: Whether dims are symbols, or not known.
-        opset: That of the model.
-        dims: Of the first input and the first output: sizes, None for a symbol; None for an unknown rank.
-        values: The number that all elements of an input are, by its name; None where they differ or are not known.
-        readers: The operator of all that read its outputs, "" where there are several, or an output is the model's.
-        producers: The operators that inputs come from, by their names.
-        given: The dtypes of the outputs that are the model's.
-        has_every_rank: Whether no rank of a tensor is unknown.
-        unit_stays: Whether it is in a chain of a node, a Transpose and one that reshapes, where an axis of 1 stays.
-        taken: Whether the device runs it, None where no runtime takes the model.
-        count: How many nodes it stands for.
-    """
-
-    op: str
-    since: int
-    dtypes: dict[str, str]
-    constant: tuple[str, ...]
-    rank: int
+    op: str  # the operator
+    since: int  # the version of the operator set in which it last changed
+    dtypes: dict[str, str]  # of the inputs, by name, and of the outputs; "" for an unknown one
+    constant: tuple[str, ...]  # the inputs that are constant, once folded
+    rank: int  # the highest rank of its tensors that is known
+    # those with one number or text, and defaults; an equation has the letters a, b, ... in their order
     attributes: dict[str, int | float | str]
-    is_dynamic: bool
-    opset: int = 0
+    is_dynamic: bool  # whether dims are symbols, or not known
+    opset: int = 0  # that of the model
+    # of the first input and the first output: sizes, None for a symbol; None for an unknown rank
     dims: tuple[tuple[int | None, ...] | None, ...] = ()
+    # the number that all elements of an input are, by its name; None where they differ or are not known
     values: dict[str, int | float | None] = {}
+    # the operator of all that read its outputs, "" where there are several, or an output is the model's
     readers: str = ""
-    producers: dict[str, str] = {}
-    given: tuple[str, ...] = ()
-    has_every_rank: bool = True
+    producers: dict[str, str] = {}  # the operators that inputs come from, by their names
+    given: tuple[str, ...] = ()  # the dtypes of the outputs that are the model's
+    has_every_rank: bool = True  # whether no rank of a tensor is unknown
+    # whether it is in a chain of a node, a Transpose and one that reshapes, where an axis of 1 stays
     unit_stays: bool = False
-    taken: bool | None = None
-    count: int = 1
+    taken: bool | None = None  # whether the device runs it, None where no runtime takes the model
+    count: int = 1  # how many nodes it stands for
 
 
 class Atom(NamedTuple):
@@ -281,23 +259,14 @@ class Fact(
     forbid_unknown_fields=True,
     rename={"verdict": "is", "condition": "where", "alternatives": "or"},
 ):
-    """A statement of a source about some operators or dtypes.
+    """A statement of a source about some operators or dtypes."""
 
-    Attributes:
-        verdict: Whether they are allowed.
-        names: Of operators as `Node.operator` names them, or of dtypes.
-        source: Who says so.
-        note: What else it says, "" for nothing.
-        condition: Under which an operator is allowed; else it is refused.
-        alternatives: Other conditions, any of which is enough.
-    """
-
-    verdict: Verdict
-    names: tuple[Text, ...]
-    source: Source
-    note: Text = ""
-    condition: Condition = ANYTHING
-    alternatives: tuple[Condition, ...] = ()
+    verdict: Verdict  # whether they are allowed
+    names: tuple[Text, ...]  # of operators as `Node.operator` names them, or of dtypes
+    source: Source  # who says so
+    note: Text = ""  # what else it says, "" for nothing
+    condition: Condition = ANYTHING  # under which an operator is allowed; else it is refused
+    alternatives: tuple[Condition, ...] = ()  # other conditions, any of which is enough
 
     @property
     def conditions(self) -> str:
@@ -306,19 +275,12 @@ class Fact(
 
 
 class Facts(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
-    """Facts about operators of ONNX or of TFLite, or about dtypes.
+    """Facts about operators of ONNX or of TFLite, or about dtypes."""
 
-    Attributes:
-        facts: In the order of the file; no name is in two.
-        otherwise: What is true of a name that no fact has.
-        source: Who says that, None where nobody does.
-        note: What else it says.
-    """
-
-    facts: tuple[Fact, ...] = ()
-    otherwise: Verdict = "unknown"
-    source: Source | None = None
-    note: Text = ""
+    facts: tuple[Fact, ...] = ()  # in the order of the file; no name is in two
+    otherwise: Verdict = "unknown"  # what is true of a name that no fact has
+    source: Source | None = None  # who says that, None where nobody does
+    note: Text = ""  # what else it says
 
     @cached_property
     def _by_name(self) -> Mapping[str, Fact]:

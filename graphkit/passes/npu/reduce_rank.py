@@ -1,4 +1,4 @@
-"""Write nodes, inputs and outputs of more axes than an NPU takes with fewer axes."""
+"""Write nodes, inputs and outputs in axes that an NPU takes: fewer ones, and axes of 1 where they are read."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from graphkit.graph.view import Node, Value, follow_chain
 from graphkit.model import Model
 from graphkit.ops.axes import ALIKE, FREE, OWN, Layout, find_layout
 from graphkit.ops.rule_context import UnknownError
-from graphkit.passes.shapes.simplify_reshape import reshape_spec
-from graphkit.rewrite import Declined, Editor, MatchFailure, NewNode, NodeInput, Outcome, Pass, Rewrite, attributes_of
+from graphkit.passes.shapes.simplify_reshape import is_reshaping, reshape_spec
+from graphkit.rewrite import Declined, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, Outcome, Pass, Rewrite
+from graphkit.rewrite.edits import attributes_of
 from graphkit.shapes import const
 
 MAX_AXES = 6  # more would be too many orders to search
@@ -293,8 +294,7 @@ class ReduceRank(Rewrite):
             if sizes != low:
                 outputs[index], own_name = editor.unique_name(f"{outputs[index]}_low"), outputs[index]
                 after.append(_make_reshape(editor, outputs[index], low, own_name, sizes))
-        new = NewNode(node.op_type, inputs, outputs, attributes, like=node, domain=node.domain)
-        editor.replace(node, *made, new, *after)
+        editor.replace(node, *made, _copy_node(node, inputs, outputs, attributes), *after)
         editor.note(f"{node.op_type} node(s) given fewer axes")
 
     def _reshape_value(
@@ -327,6 +327,10 @@ def _place_axes(node: Node, layout: Layout, axes: Axes) -> tuple[dict[str, Any],
     return attributes, {**constants, **(layout.sizes(axes.groups) if layout.sizes is not None else {})}
 
 
+def _copy_node(node: Node, inputs: list[NodeInput], outputs: list[str], attributes: dict[str, Any]) -> NewNode:
+    return NewNode(node.op_type, inputs, outputs, attributes, like=node, domain=node.domain)
+
+
 def _make_reshape(
     editor: Editor, source: NodeInput, before: Sequence[int], name: str, after: Sequence[int], like: Node | None = None
 ) -> NewNode:
@@ -334,6 +338,95 @@ def _make_reshape(
     if spec is None:
         raise MatchFailure(f"no constant makes {tuple(before)} to {tuple(after)}")
     return editor.make_reshape(source, spec, name, like=like)
+
+
+class MoveUnitAxesFirst(NodeRewrite):
+    """Compute in the axes that a later Reshape gives by moving axes of 1, and leave out that Reshape.
+
+    So a norm of the heads of one token is computed in `[1, heads, 1, size]`, in which attention reads it. In
+    `[1, 1, heads, size]` RKNN-Toolkit2 2.5.0 puts the heads along the last axis, and fewer than 8 of them on the CPU.
+    Elements, and their order in memory, stay the same.
+
+    Legality: the dims are numbers; what leads from other Reshapes to this one works alike at each position of the axes
+    that move, and is read by nothing else.
+
+    Before:
+
+        agraph (float[1, 1, 32] x) => (float[1, 2, 1, 16] y)
+        <int64[4] rows = {1, 1, 2, 16}, int64[4] heads = {1, 2, 1, 16}> {
+            a = Reshape (x, rows)
+            b = ReduceMax <axes = [-1], keepdims = 1> (a)
+            c = Div (a, b)
+            d = Reshape (c, heads)
+            y = Neg (d)
+        }
+
+    After:
+
+        agraph (float[1, 1, 32] x) => (float[1, 2, 1, 16] y) <int64[4] a_moved_shape = {1, 2, 1, 16}> {
+            a_moved = Reshape (x, a_moved_shape)
+            b_moved = ReduceMax <axes = [-1], keepdims = 1> (a_moved)
+            c_moved = Div (a_moved, b_moved)
+            y = Neg (c_moved)
+        }
+    """
+
+    operators: ClassVar[tuple[str, ...]] = (*sorted(RESHAPING), "Transpose")
+
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        before, after = (editor.shapes[value].sizes() for value in (node.operand(0), node.result()))
+        order = _order_of_units(before, after) if before and after and is_reshaping(editor, node) else None
+        if order is None or node.scope.opset() < RESHAPE_SINCE:
+            return
+        moved = _moved_dims(editor, node, order)
+        outs = {each: each.result() for each in moved}
+        readers = [(reader, each) for each, out in outs.items() for reader, _ in out.consumers if reader not in moved]
+        for reader, each in readers:
+            is_exit = reader.operand(0) is outs[each] and is_reshaping(editor, reader)
+            if not is_exit or editor.shapes[reader.result()].sizes() != moved[each]:
+                return
+        names = dict[Value | None, str]((out, editor.unique_name(f"{out.name}_moved")) for out in outs.values())
+        for each, dims in moved.items():
+            inputs, name = [names.get(value, value) for value in each.inputs], names[outs[each]]
+            new = editor.make_reshape(inputs[0], dims, name, each) if each.operator in RESHAPING else None
+            editor.insert_before(each, new or _copy_node(each, inputs, [name], attributes_of(each)))
+        for reader, each in readers:
+            editor.bypass(reader, names[outs[each]])
+            editor.note("Reshape(s) of axes of 1 made part of those before")
+
+
+def _order_of_units(before: Sizes, after: Sizes) -> list[int] | None:
+    """Return the axis that each axis was before, None where others than those of 1 move, or none does."""
+    wide, units = ([axis for axis, size in enumerate(before) if (size == 1) is unit] for unit in (False, True))
+    if len(before) != len(after) or [before[axis] for axis in wide] != [size for size in after if size != 1]:
+        return None
+    return None if before == after else [(units if size == 1 else wide).pop(0) for size in after]
+
+
+def _moved_dims(editor: Editor, end: Node, order: Sequence[int]) -> dict[Node, Sizes]:
+    """Return the new dims of all that leads from Reshapes to one that moves axes, nothing where it cannot have them."""
+    found, pending = dict[Node, Sizes](), [end.operand(0)]
+    axes = [axis for axis, source in enumerate(order) if axis != source]
+    while pending:
+        value = pending.pop()
+        maker, dims = value.producer, editor.shapes[value].sizes() or ()
+        is_new = value not in editor.aliases and value not in editor.new_reads and not editor.is_output(value)
+        wide = [axis for axis in order if len(dims) == len(order) and dims[axis] != 1]
+        if maker is None or not wide or wide != sorted(wide) or 0 in dims or not is_new:
+            return {}
+        if maker.scope is not end.scope or not editor.is_free(maker) or len(maker.results) > 1:
+            return {}
+        if maker not in found and maker.operator not in RESHAPING:
+            try:
+                layout = find_layout(editor.facts(maker))
+            except UnknownError:
+                return {}
+            is_alike = len(layout.kinds) == len(order) and all(layout.kinds[axis] == FREE for axis in axes)
+            if not is_alike or layout.sizes is not None:
+                return {}
+            pending += [maker.operand(at) for at, own in layout.inputs.items() if any(own[axis] != 1 for axis in axes)]
+        found[maker] = tuple(dims[axis] for axis in order)
+    return found
 
 
 @dataclass(frozen=True)

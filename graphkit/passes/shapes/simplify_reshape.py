@@ -140,7 +140,7 @@ class MergeChains(NodeRewrite):
     operators: ClassVar[tuple[str, ...]] = (*sorted(RESHAPING), "Transpose")
 
     def edit_node(self, editor: Editor, node: Node) -> None:
-        if not _is_reshaping(editor, node):
+        if not is_reshaping(editor, node):
             self._merge_transposes(editor, node)
             return
         out, chain = node.result(), _chain_starts(editor, node)
@@ -236,13 +236,13 @@ def _chain_starts(editor: Editor, node: Node) -> list[Value]:
 
     def before(value: Value) -> Value | None:
         maker = value.producer
-        is_link = maker is not None and maker.scope is node.scope and _is_reshaping(editor, maker)
+        is_link = maker is not None and maker.scope is node.scope and is_reshaping(editor, maker)
         return maker.input(0) if maker is not None and is_link else None
 
     return list(follow_chain(node.input(0), before))
 
 
-def _is_reshaping(editor: Editor, node: Node) -> bool:
+def is_reshaping(editor: Editor, node: Node) -> bool:
     """Whether a node keeps the order of the elements: a Transpose too, if it moves only dims of 1."""
     source, perm = node.input(0), node.attr("perm", tuple)
     if not node.is_op("Transpose") or source is None or perm is None:
