@@ -84,10 +84,7 @@ class Architecture(Result):
 
 
 def architecture(model: ModelLike) -> Architecture:
-    """Return a model's role and sizes.
-
-    Returns:
-        The role with its evidence, and the sizes, None for each that names and shapes do not reveal.
+    """Return a model's role with its evidence, and its sizes, None for each that names and shapes do not reveal.
 
     Example:
         >>> graphkit.architecture(graphkit.load("example:merged-decoder")).role
@@ -355,10 +352,7 @@ def _both_steps(merged: Merged) -> str:
 
 
 def control_flow(model: ModelLike) -> ControlFlow:
-    """Describe the nodes with bodies of a model, and recognise merged decoders among them.
-
-    Returns:
-        Each node with bodies, and each merged decoder.
+    """Return the nodes with bodies of a model, and the merged decoders among them.
 
     Example:
         >>> graphkit.control_flow(graphkit.load("example:merged-decoder")).merged[0].condition

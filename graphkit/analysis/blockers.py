@@ -140,7 +140,7 @@ def blockers(
     shapes: Shapes | None = None,
     passed: Collection[str] = (),
 ) -> Blockers:
-    """Return the nodes and dtypes that keep a model from a target.
+    """Return the nodes and dtypes that keep a model from a target, and the passes that remove them.
 
     Args:
         model: The model, or its path.
@@ -148,9 +148,6 @@ def blockers(
         spec: Sizes of input dims, as if they were frozen.
         shapes: The inferred shapes of the model at these sizes, if they are known already.
         passed: Names of passes that have run already, and so do not remove what is left.
-
-    Returns:
-        The blockers, and the passes that remove them.
 
     Raises:
         UsageError: There is no such target, the model has no such symbol or input, or the sizes contradict each other.
@@ -251,7 +248,6 @@ Group = tuple[Cause, str, str, str | None]
 
 
 def _group_obstacles(obstacles: Sequence[Obstacle]) -> dict[Group, list[Obstacle]]:
-    """Return obstacles by cause, subject, operator and pass, in the order in which they are met."""
     named = ("operator", "control flow", "function")
     groups = group_pairs(((o.cause, o.what, o.op if o.cause in named else "", o.pass_name), o) for o in obstacles)
     return dict(sorted(groups.items(), key=lambda item: CAUSES.index(item[0][0])))

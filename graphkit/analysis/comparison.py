@@ -157,16 +157,13 @@ def compare(
     progress: Progress = lambda _: None,
     keep_going: bool = False,
 ) -> Comparison:
-    """Analyse several models, and compare their main figures.
+    """Return a comparison of the main figures of several models, with the report of each.
 
     Args:
         models: The models, or their paths.
         options: Which sections of each, and how.
         progress: Called with the name of each step before it starts.
         keep_going: Report on the others where one is broken; `failures` of the comparison says which are.
-
-    Returns:
-        The comparison, with the report of each model.
 
     Raises:
         ModelError: A model is broken, or an analysis needs a data file that is missing.

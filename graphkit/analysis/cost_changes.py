@@ -150,11 +150,7 @@ class BeforeAndAfter:
     written: Model | None = None  # the file of the result, whose bytes count, where that is another model
 
     def choose_sizes(self) -> tuple[list[SizedModel], SizedModel]:
-        """Choose the sizes of originals and of their result.
-
-        Raises:
-            GraphkitError: There are none, or a model is broken.
-        """
+        """Choose the sizes of originals and of their result; a GraphkitError says that there are none."""
         originals: list[SizedModel] = []
         known: dict[str, int] = {}
         for model in self.before:
@@ -228,7 +224,6 @@ def _dims_of_inputs(after: Model, before: SizedModel) -> dict[str, Expr]:
 
 
 def _axis_pairs(left: Sequence[Expr] | None, right: Sequence[Expr] | None) -> Iterator[tuple[Expr, Expr]]:
-    """Yield the dims of two tensors of one rank, axis by axis."""
     if left is not None and right is not None and len(left) == len(right):
         yield from zip(left, right, strict=True)
 

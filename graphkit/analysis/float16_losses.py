@@ -68,15 +68,12 @@ class Float16Losses(Judged):
 
 
 def float16_losses(model: ModelLike) -> Float16Losses:
-    """Find the constants that become infinity or zero in float16.
+    """Return the constants that become infinity or zero in float16, those numbers first that the most constants lose.
 
     Zeros are told where all elements of a tensor become zero, because a single weight of a matrix can do without.
 
     Args:
         model: The model, whose weights are not read.
-
-    Returns:
-        The numbers that are lost, those of the most constants first.
 
     Example:
         >>> graphkit.float16_losses(graphkit.load("example:causal-attention")).lost

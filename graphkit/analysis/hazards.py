@@ -203,16 +203,13 @@ def dims_text(dims: Dims) -> str:
 
 
 def hazards(model: ModelLike, *, shapes: Shapes | None = None) -> Hazards:
-    """Find dims at which a model fails or gives a wrong shape.
+    """Return dims at which a model fails or gives a wrong shape, the worst first, or why none were looked for.
 
     A dim is legal if its range allows it: at least 1, or at least 0 for a symbol named `past...`.
 
     Args:
         model: The model, or its path.
         shapes: The inferred shapes of the model, if they are known already.
-
-    Returns:
-        The hazards, the worst first, or why none were looked for.
 
     Example:
         >>> print(graphkit.hazards(graphkit.load("example:causal-attention")).hazards[0])

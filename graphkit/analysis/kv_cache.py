@@ -183,14 +183,11 @@ class KVCache(Judged):
 
 
 def kv_cache(model: ModelLike, context: int = DEFAULT_CONTEXT) -> KVCache:
-    """Describe the KV cache of a decoder.
+    """Return the KV cache of a decoder: the contract from step to step, and the memory that it takes.
 
     Args:
         model: The model; one without a cache gives a result without feeds.
         context: Positions for which to state the memory; no more than the model has.
-
-    Returns:
-        The contract from step to step, and the memory that it takes.
 
     Example:
         >>> graphkit.kv_cache(graphkit.load("example:merged-decoder")).bytes_per_token

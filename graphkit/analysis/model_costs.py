@@ -377,7 +377,7 @@ def costs(
     ranges: Mapping[str, Bounds] | None = None,
     shapes: Shapes | None = None,
 ) -> Costs:
-    """Count the costs of a model: parameters, multiply-accumulates, other operations, bytes moved, peak memory.
+    """Return the costs of a model: parameters, multiply-accumulates, other operations, bytes moved, peak memory.
 
     Args:
         model: The model, or its path. No weight is read.

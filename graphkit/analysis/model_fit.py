@@ -86,13 +86,10 @@ class Fit(Judged):
 
 
 def fit(models: Sequence[ModelLike]) -> Fit:
-    """Find out which outputs of some models feed which inputs of others, among those that look like one pipeline.
+    """Return which outputs of some models feed which inputs of others, among those that look like one pipeline.
 
     Args:
         models: Any of an encoder, decoders of the first and of later steps, and a merged decoder.
-
-    Returns:
-        The links, the inputs that nothing feeds, the cache outputs that nothing takes, and the models of no pipeline.
 
     Example:
         >>> found = graphkit.fit([graphkit.load("example:merged-decoder")])

@@ -195,10 +195,7 @@ class Interface(Judged):
 
 
 def interface(model: ModelLike) -> Interface:
-    """Describe the inputs and outputs of a model.
-
-    Returns:
-        The inputs and outputs, a numbered family of them in one row.
+    """Return the inputs and outputs of a model, a numbered family of them in one row.
 
     Example:
         >>> [port.label for port in graphkit.interface(graphkit.load("example:causal-attention")).inputs]

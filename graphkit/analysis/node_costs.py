@@ -113,11 +113,7 @@ class _Power(str):
 
 
 def bytes_of(value: Value, shapes: Shapes) -> Expr:
-    """Return the bytes of a tensor, its elements packed as ONNX stores them.
-
-    Raises:
-        UnknownError: Its dtype has no fixed size, or its dtype or its rank is not known.
-    """
+    """Return the bytes of a tensor, packed as ONNX stores it; an UnknownError says that dtype or rank is not known."""
     tensor = shapes[value]
     if isinstance(tensor, TensorSequence):
         raise UnknownError(f"'{value.name}' is a sequence")

@@ -104,7 +104,7 @@ def node_list(
     ops: Sequence[str] = (),
     modules: Sequence[str] = (),
 ) -> NodeList:
-    """List the nodes of a model.
+    """Return a row for each node of a model, with its attributes, inputs and outputs.
 
     Args:
         model: The model, or its path.
@@ -113,9 +113,6 @@ def node_list(
             matches by name, or by that of an output.
         ops: Only nodes of these operators: `MatMul`, `com.microsoft.Attention`.
         modules: Only nodes of these modules and those inside them: `model/layers.0`, `model.layers.{0-5}.mlp`.
-
-    Returns:
-        A row for each node, with its attributes, inputs and outputs.
 
     Raises:
         UsageError: A filter, an operator or a module matches no node.
@@ -146,11 +143,7 @@ def node_list(
 def _matching_nodes(
     nodes: Sequence[Node], tests: Mapping[str, Callable[[str], bool]], names: Callable[[Node], Sequence[str]]
 ) -> list[Node]:
-    """Return the nodes of which one of the names passes one of the tests.
-
-    Raises:
-        UsageError: A test, by the text that it was made of, is passed by no node.
-    """
+    """Return the nodes of which one of the names passes one of the tests, by the text that each was made of."""
     matches: set[Node] = set()
     for text, test in tests.items():
         matched = [node for node in nodes if any(map(test, names(node)))]
@@ -238,14 +231,11 @@ class WeightList(Result):
 
 
 def weight_list(model: ModelLike, *, by: WeightOrder = "file") -> WeightList:
-    """List the initializers and constants of a model. Their data is not read.
+    """Return a row for each initializer and constant of a model, whose data is not read, and the bytes of all.
 
     Args:
         model: The model, or its path.
         by: The order: that of the file, the most bytes first, or names.
-
-    Returns:
-        A row for each of them, and how many bytes they have together.
 
     Example:
         >>> graphkit.weight_list(graphkit.load("example:causal-attention"), by="bytes").rows[0].shape

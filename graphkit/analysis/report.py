@@ -296,15 +296,12 @@ def report_document(
 def report(
     model: ModelLike, options: ReportOptions = ReportOptions(), *, progress: Progress = lambda _: None
 ) -> Report:
-    """Analyse one model: `print(graphkit.report(model).to_text())`.
+    """Return the analyses of one model, in the order of the report: `print(graphkit.report(model).to_text())`.
 
     Args:
         model: The model, or its path.
         options: Which sections, and how.
         progress: Called with the name of each step before it starts.
-
-    Returns:
-        The sections, in the order of the report.
 
     Raises:
         ModelError: An analysis finds the model broken, or needs a data file that is missing.

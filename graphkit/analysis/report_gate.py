@@ -257,11 +257,7 @@ def _grown_findings(earlier: Sequence[LockedFinding], findings: Sequence[Finding
 
 
 def read_baseline(path: Path) -> Baseline:
-    """Read a report that `graphkit report -f json` wrote, or a lock file.
-
-    Raises:
-        UsageError: It cannot be read, is neither of this version, or has no verdict.
-    """
+    """Read a report that `graphkit report -f json` wrote, or a lock file; a UsageError says that it is neither."""
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

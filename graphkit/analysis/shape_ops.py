@@ -103,14 +103,11 @@ def changes_table(changes: Sequence[Change], title: str = "") -> Table:
 
 
 def shape_ops(model: ModelLike, after: ModelLike | None = None) -> ShapeOps:
-    """Count the shape operators of a model.
+    """Return how many shape operators a model has, by operator in the order of the report.
 
     Args:
         model: The model, or its path.
         after: The same model after an optimizer, for a comparison.
-
-    Returns:
-        The counts, by operator in the order of the report.
 
     Example:
         >>> graphkit.shape_ops(graphkit.load("example:causal-attention")).on_shapes
@@ -199,14 +196,11 @@ class UnknownShapes(Judged):
 
 
 def unknown_shapes(model: ModelLike, *, shapes: Shapes | None = None) -> UnknownShapes:
-    """Find the tensors whose shapes are not known before a run.
+    """Return how many tensors have shapes that are not known before a run, and the values that they depend on.
 
     Args:
         model: The model, or its path.
         shapes: The inferred shapes of the model, if they are known already.
-
-    Returns:
-        Their number, and the values that they depend on.
 
     Example:
         >>> graphkit.unknown_shapes(graphkit.load("example:causal-attention")).unknown

@@ -112,16 +112,13 @@ class Origins(Result):
 
 
 def origins(model: ModelLike, *, full: bool = False, optimized: bool = False, shapes: Shapes | None = None) -> Origins:
-    """Group the shapes that nodes read by the expressions that compute them.
+    """Return the shapes that nodes read, grouped by the expressions that compute them, with what these depend on.
 
     Args:
         model: The model, or its path.
         full: Show lists in full, not just three items, and name all nodes and sources of each group.
         optimized: Whether the model is one after onnxoptimizer.
         shapes: The inferred shapes of the model, if they are known already.
-
-    Returns:
-        The groups in the order of the report, each with the tensors that its shapes depend on.
 
     Example:
         >>> graphkit.origins(graphkit.load("example:causal-attention")).groups[0].op
@@ -184,7 +181,6 @@ def origin_expression(value: Value | None, full: bool = False, known: dict[Value
 
 
 def _shown_operands(value: Value, full: bool) -> Sequence[Value | None]:
-    """Return the inputs of a value's node that its expression shows."""
     node = value.producer
     if node is None or not node.is_op("Unsqueeze", *LOOKUPS):
         return () if node is None else joined_parts(node)[: None if full else LIST_LIMIT]
@@ -383,14 +379,11 @@ class WhatIf(Result):
 
 
 def what_if(model: ModelLike, *, shapes: Shapes | None = None) -> WhatIf:
-    """Count the shape ops that vanish if each symbol of the inputs, or a small set of them, is frozen.
+    """Return how many shape ops vanish if each symbol of the inputs, or a small set of them, is frozen, and which stay.
 
     Args:
         model: The model, or its path.
         shapes: The inferred shapes of the model, if they are known already.
-
-    Returns:
-        How many shape ops there are, how many each set of symbols removes, and which stay.
 
     Example:
         >>> graphkit.what_if(graphkit.load("example:causal-attention")).freezes[1]

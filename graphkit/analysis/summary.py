@@ -304,14 +304,11 @@ class Summary(Judged):
 
 
 def summary(model: ModelLike, *, hash_weights: bool = False) -> Summary:
-    """Summarize a model.
+    """Return the facts about a model that a report begins with.
 
     Args:
         model: The model, or its path.
         hash_weights: Read all large tensors to find those with the same bytes.
-
-    Returns:
-        The facts that a report begins with.
 
     Raises:
         ModelError: A data file is missing whose tensors are to be read.

@@ -165,24 +165,17 @@ class Obstacle(Struct, frozen=True):
 
 
 class Lint:
-    """The statements of a target about the nodes of one model.
-
-    Attributes:
-        passed: Names of passes that have run already, and have left what is there.
-        tensors: Which values are shape arithmetic.
-        lookups: Nodes that look rows of a constant table up by ids as they come in.
-        hosted: Values that rest on no floating-point data, such as token ids, positions and masks.
-        parts: Sequences that a Split can give, each part by itself.
-        local: The functions of the model.
-    """
+    """The statements of a target about the nodes of one model."""
 
     def __init__(self, target: Target, shapes: Shapes, passed: Collection[str] = ()) -> None:
-        self.target, self.shapes, self.passed = target, shapes, passed
+        self.target, self.shapes, self.passed = target, shapes, passed  # those have run, and have left what is there
         graph, self.tensors = shapes.model.graph, shapes.model.shape_tensors
         lookups = (lookup for value in graph.inputs for lookup in find_lookups(value))
+        # those that look rows of a constant table up by ids as they come in
         self.lookups = {node for node, table in lookups if table_entries(node, table) is not None}
+        # what rests on no floating-point data, such as token ids, positions and masks
         self.hosted = _hosted_values(shapes, self.lookups)
-        self.parts: Collection[Value] = set(_sequence_parts(shapes))
+        self.parts: Collection[Value] = set(_sequence_parts(shapes))  # sequences that a Split can give, part by part
         self.local = {(as_text(function.domain), as_text(function.name)) for function in shapes.model.proto.functions}
 
     def folds(self, node: Node) -> bool:

@@ -87,7 +87,6 @@ class TensorShapes(Result):
 
 
 def _family_rows(shape_rows: Sequence[ShapeRow]) -> Iterator[tuple[str, str, str, str | None]]:
-    """Yield a row for each family of names of one dtype and shape."""
     texts = {row.name: (row.dims, row.unknown) for row in shape_rows}
     tensors_of = Counter(number for shape, _ in texts.values() for number in set(UNKNOWN.findall(shape)))
     cells = ((row.name, (row.dtype, *_letter_unknowns(texts[row.name], tensors_of))) for row in shape_rows)
@@ -153,7 +152,7 @@ def tensor_shapes(
     inputs: Mapping[str, Sequence[int]] | None = None,
     ranges: Mapping[str, Bounds] | None = None,
 ) -> TensorShapes:
-    """Infer the shape of every tensor.
+    """Return a row for the shape of every tensor, and the equalities that must hold for the model to run.
 
     Args:
         model: The model, or its path.
@@ -164,9 +163,6 @@ def tensor_shapes(
         dims: Sizes of symbols.
         inputs: Shapes of inputs.
         ranges: Bounds of symbols, None for an open end.
-
-    Returns:
-        A row for each tensor, and the equalities that must hold for the model to run.
 
     Raises:
         UsageError: A symbol or an input does not exist, a size contradicts the model, or a filter matches nothing.
@@ -201,7 +197,7 @@ def why_shape(
     inputs: Mapping[str, Sequence[int]] | None = None,
     ranges: Mapping[str, Bounds] | None = None,
 ) -> WhyShape:
-    """Explain where the shape of one tensor comes from.
+    """Return the shape of one tensor, and a step for each tensor on the way to it.
 
     Args:
         model: The model, or its path.
@@ -210,9 +206,6 @@ def why_shape(
         dims: Sizes of symbols.
         inputs: Shapes of inputs.
         ranges: Bounds of symbols, None for an open end.
-
-    Returns:
-        The shape, and a step for each tensor on the way to it.
 
     Raises:
         UsageError: There is no such tensor.
@@ -285,14 +278,11 @@ class RemainingShapes(Result):
 
 
 def remaining_shapes(model: ModelLike, *, without: Collection[str] = ()) -> RemainingShapes:
-    """List the Shape and Size nodes of a model with the nodes that need them.
+    """Return the Shape and Size nodes of a model with the nodes that need them, and the inputs that each reaches.
 
     Args:
         model: The model, or its path.
         without: Paths of bodies to leave out.
-
-    Returns:
-        Each Shape and Size node, with the inputs that it reaches.
 
     Example:
         >>> print(graphkit.remaining_shapes(graphkit.load("example:causal-attention")).shapes[0].feeds[0])

@@ -58,7 +58,6 @@ class TypicalSizes:
             yield size, self._at(self.over or "", size)
 
     def _at(self, name: str, size: int) -> dict[str, int]:
-        """Return legal sizes near the typical ones with one symbol fixed."""
         every, wish = self.legal.variables, {**self.sizes, name: size}
         variables = tuple(replace(each, low=size, high=size) if each.name == name else each for each in every)
         return next(replace(self.legal, variables=variables).near(wish), wish)

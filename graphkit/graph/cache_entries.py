@@ -187,7 +187,6 @@ def _name_families(values: list[Value]) -> list[list[Value]]:
 
 
 def _grows_by_one_dim(past: Value, present: Value) -> bool:
-    """Whether two tensors differ in one dim only, which is symbolic in the first."""
     before, after = hinted_type(past), hinted_type(present)
     if before is None or after is None or before.dtype != after.dtype or before.rank != after.rank:
         return False
@@ -467,7 +466,6 @@ def _window_inputs(value: Value, *, is_cut_last: bool = False) -> set[Value]:
 
 
 def _is_stack(node: Node) -> bool:
-    """Whether a node stacks tensors along a new axis, such as the states of layers."""
     makers = [part.producer if part is not None else None for part in joined_parts(node)]
     return all(maker is not None and maker.is_op("Unsqueeze") for maker in makers)
 

@@ -66,9 +66,8 @@ MAX_DEPTH = 100  # nodes one after the other, each with a few calls on the stack
 class ForwardAnalysis(ABC, Generic[Fact]):
     """Finds facts on demand, each once: only the values that a transfer function asks for are looked at.
 
-    Args:
-        unknown: The fact about a value of which nothing is known: one that is left out, one that is computed from
-            itself, as in a broken model, and one behind too many nodes.
+    `unknown` is the fact about a value of which nothing is known: one that is left out, one that is computed from
+    itself, as in a broken model, and one behind too many nodes.
     """
 
     def __init__(self, unknown: Fact) -> None:

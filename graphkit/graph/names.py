@@ -336,11 +336,7 @@ def find_value(scopes: tuple[Scope, ...], name: str, label: str) -> Value:
 
 
 def find_value_or_node(scopes: tuple[Scope, ...], name: str, label: str) -> Value | Node:
-    """Return the value of the main graph that has a name, else the node.
-
-    Raises:
-        UsageError: There is neither, or several nodes have that name.
-    """
+    """Return the value of the main graph that has a name, else the node; a UsageError says that there is not one."""
     main = scopes[0]
     if name in main.values:
         return main.values[name]
@@ -396,12 +392,10 @@ def fixed_values(scopes: tuple[Scope, ...]) -> set[Value]:
 
 
 def find_matching_values(globs: Sequence[str], shown: Sequence[Value], every: Sequence[Value]) -> list[Value]:
-    """Return the values that one of some globs matches: by name, as SCOPE::NAME or by the path of their node.
+    """Return the values shown that a glob matches: by name, as SCOPE::NAME or by the path of their node.
 
-    A family such as `past.{0-5}.key` stands for its names; in these, * and ? are wildcards.
-
-    Raises:
-        UsageError: A glob matches none of those that are shown; `every` has the others, which are constant.
+    A family such as `past.{0-5}.key` stands for its names; in these, * and ? are wildcards. A UsageError says that a
+    glob matches none of those that are shown; `every` has the others, which are constant.
     """
     matches: set[Value] = set()
     for glob in globs:
@@ -426,11 +420,7 @@ def _names_of_value(value: Value) -> Iterator[str]:
 
 
 def glob_test(glob: str) -> Callable[[str], bool]:
-    """Return whether a name matches a glob or is the same.
-
-    Raises:
-        UsageError: Its families stand for too many names.
-    """
+    """Return whether a name matches a glob or is the same; a UsageError says that it stands for too many names."""
     if count_of(glob) > MAX_NAMES:
         raise UsageError(f"'{glob}' stands for {count_of(glob):,} names - write * for so many, {MAX_NAMES:,} at most")
     names = {glob, *expand_label(glob)}

@@ -38,11 +38,7 @@ def schema_of(node: Node) -> onnx.defs.OpSchema | None:
 
 
 def join_tables(*tables: Mapping[str, Entry]) -> dict[str, Entry]:
-    """Return all entries of some tables.
-
-    Raises:
-        ValueError: Two of them name the same operator.
-    """
+    """Return all entries of some tables, no two of which name the same operator."""
     result: dict[str, Entry] = {}
     for table in tables:
         if twice := sorted(result.keys() & table.keys()):

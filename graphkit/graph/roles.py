@@ -244,7 +244,6 @@ class Roles(Struct, frozen=True, eq=False, dict=True):
         return "sequence" if not self.pasts and self._is_sequence(dim) else "total"
 
     def _is_sequence(self, dim: Dim) -> bool:
-        """Whether a dim is declared as that of the new tokens."""
         return dim is not None and any(dim_at(value, 1) == dim for value in self.all("tokens", "embeddings"))
 
 

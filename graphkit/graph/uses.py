@@ -102,7 +102,6 @@ def _keeps_mask(node: Node, index: int) -> bool:
 
 
 def _is_filled(value: Value | None) -> bool:
-    """Whether a value is a constant, perhaps spread over a shape."""
     source = unwrap_value(value, MOVES) if value is not None else None
     if source is None or source.is_constant:
         return source is not None

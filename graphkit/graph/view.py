@@ -47,16 +47,10 @@ ZERO = TensorProto(data_type=TensorProto.FLOAT, dims=[1], float_data=[0.0])  # t
 
 
 def attribute_value(attribute: AttributeProto | None, default: T | type[T]) -> T | None:
-    """Return the value of an attribute.
+    """Return the value of an attribute, or a default of the same kind where it is not given.
 
-    Args:
-        attribute: The attribute, None if it is not given.
-        default: The value to return in that case: an int, a float, a str, a tuple of ints or a tensor. The attribute
-            must be of the same kind. For an attribute without a default, the type itself.
-
-    Returns:
-        None if it is not known: the attribute is of another kind, comes from the call of a function, or is missing and
-        has no default.
+    The default is an int, a float, a str, a tuple of ints or a tensor; for an attribute without one, the type itself.
+    None if the value is not known: the attribute is of another kind, comes from the call of a function, or is missing.
     """
     fallback: Any = default
     kind = default if isinstance(default, type) else type(default)
@@ -78,11 +72,9 @@ def _held_field(attribute: AttributeProto, kind: int, field: str) -> object:
 
 
 def constant_tensor(attributes: Mapping[str, AttributeProto]) -> TensorProto | None:
-    """Return the tensor that a Constant with these attributes gives.
+    """Return the tensor that a Constant with these attributes gives, None if it is not known.
 
-    Returns:
-        None if it is not known: the Constant is sparse, has no value or several, has a value of the wrong kind, or
-        takes it from the call of a function.
+    The Constant may be sparse, have no value, several or one of the wrong kind, or take it from the call of a function.
     """
     names = attributes if len(attributes) == 1 else VALUES & attributes.keys()
     name = next(iter(names)) if len(names) == 1 else ""
@@ -425,11 +417,7 @@ MAX_NESTING = 32  # bodies in bodies: protobuf reads 100 messages in each other,
 
 
 def build_scopes(model: onnx.ModelProto, file: str | None = None) -> tuple[Scope, ...]:
-    """Return the main graph's scope, then one for each function.
-
-    Raises:
-        ModelError: A name is not UTF-8, or bodies are nested too deeply.
-    """
+    """Return the scope of the main graph, then one for each function; a ModelError says that they cannot be read."""
     builder = _Builder(file)
     opsets = _opset_versions(model.opset_import)
     main = Scope("", None, None, opsets)

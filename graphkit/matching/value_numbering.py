@@ -173,15 +173,7 @@ class ValueNumbers:
         self._numbers: dict[Hashable, int] = {}
 
     def add(self, model: Model, names: Mapping[Value, str] = MappingProxyType({})) -> None:
-        """Number everything in a model.
-
-        Args:
-            model: The model.
-            names: Inputs and outputs with other names than their own to know them by.
-
-        Raises:
-            ModelError: A file of weights has shrunk since the model was read.
-        """
+        """Number everything in a model, whose inputs and outputs may be known by other names than their own."""
         self._names.update(names)
         for scope in model.scopes:
             self._number_graph(model, scope)

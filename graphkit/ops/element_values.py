@@ -52,14 +52,8 @@ def apply_operation(
 ) -> Array:
     """Return an operation's result on broadcast arrays; elements that cannot be decided are None.
 
-    Args:
-        name: The operation.
-        arrays: The elements.
-        dtype: The dtype of the operator.
-        refused: Called with each result that the dtype may not hold, and the dtype.
-
-    Raises:
-        ArithmeticError: A division by zero.
+    `refused` is called with each result that the dtype may not hold, and the dtype. A division by zero is an
+    ArithmeticError.
     """
     function = OPERATORS[name]
 

@@ -164,7 +164,6 @@ def infer_attention(ctx: InferenceContext) -> list[Tensor]:
 
 
 def _head_dims(ctx: InferenceContext, index: int, name: str) -> Dims:
-    """Return batch, heads, length and head size."""
     dims = ctx.dims(index)
     if len(dims) == 4:
         return dims

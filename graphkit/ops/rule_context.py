@@ -281,11 +281,8 @@ class InferenceContext(NodeView):
     def same(self, left: Expr, right: Expr, what: str, says: str | None = "") -> Expr:
         """Return the simpler of two expressions that must be equal for the node to run.
 
-        Args:
-            left: One of them.
-            right: The other one.
-            what: What they are, for people.
-            says: Part of onnxruntime's message where they differ; None where a precondition that is noted says more.
+        `what` says what they are, for people, and `says` is part of onnxruntime's message where they differ; None where
+        a precondition that is noted says more.
         """
         if left is right or left == right:
             return left

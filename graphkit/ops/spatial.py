@@ -88,7 +88,6 @@ def _read_pads(ctx: InferenceContext, count: int) -> tuple[int, ...] | None:
 
 
 def _image_parts(ctx: InferenceContext) -> tuple[Expr, Expr, Dims]:
-    """Return batch, channels and spatial dims of the first input."""
     batch, *rest = ctx.dims()
     return (batch, rest[-1], tuple(rest[:-1])) if _is_channels_last(ctx) else (batch, rest[0], tuple(rest[1:]))
 

@@ -200,11 +200,9 @@ WIDE = (TensorProto.INT32, TensorProto.INT64)  # they hold whatever is made of d
 class ValueRangeAnalysis(ForwardAnalysis["Form | None"]):
     """Finds the forms of the integer tensors of a model; each tensor is analysed once.
 
-    Args:
-        model: The model.
-        tensor: Returns the known facts of a value's shape.
-        typical: Whether the inputs are taken to be typical ones, with which positions reach furthest: masks are all
-            ones, no token is padding, and no number is past 2**24, where float32 begins to skip integers.
+    `tensor` returns the known facts of a value's shape. With `typical`, inputs are taken to be those with which
+    positions reach furthest: masks are all ones, no token is padding, and no number is past 2**24, where float32 begins
+    to skip integers.
     """
 
     def __init__(self, model: Model, tensor: Callable[[Value], Tensor], *, typical: bool = False) -> None:
@@ -305,17 +303,12 @@ Finder = Callable[[Value | None], Form | None]
 
 
 class ElementsView(NodeView):
-    """A view of a node that also tells the forms of its inputs' elements.
-
-    Attributes:
-        out: The dims of its first output, None where they are not known.
-        find: Returns the form of the elements of a value.
-        typical: Whether the inputs of the model are taken to be typical ones: no token is padding.
-    """
+    """A view of a node that also tells the forms of its inputs' elements."""
 
     def __init__(self, node: Node, inputs: list[Tensor | None], out: Dims | None, find: Finder, typical: bool) -> None:
         super().__init__(node, inputs, node.attributes)
-        self.out, self.find, self.typical = out, find, typical
+        self.out, self.find = out, find  # the dims of its first output, and what finds the forms of values
+        self.typical = typical  # whether inputs are taken to be typical ones: no token is padding
 
     def form(self, index: int) -> Form:
         """Return the form of the elements of an input."""

@@ -144,11 +144,7 @@ PASSES: tuple[type[Pass], ...] = (
 
 
 def import_pass(name: str) -> type[Pass]:
-    """Return the pass that a name `package.module:Pass` leads to; this runs the code of that module.
-
-    Raises:
-        PassError: The module cannot be imported, or has no such pass.
-    """
+    """Return the pass that a name `package.module:Pass` leads to; this runs the code of that module."""
     place, _, kind = name.partition(":")
     try:
         module = import_module(place)
@@ -176,14 +172,11 @@ NUMBER = re.compile(r"[+-]?\d{1,40}(\.\d{0,40})?(e[+-]?\d{1,3})?", re.A | re.I)
 
 
 def parse_pipeline(text: str) -> tuple[Pass, ...]:
-    """Return the passes that a text names, with their options.
+    """Return the passes that a text names, in order, with their options.
 
     Args:
         text: Names, comma-separated, options in braces: `name{option=value,...}`. A name is that of a pass of graphkit,
             in kebab-case, or `package.module:Pass`, whose module is imported.
-
-    Returns:
-        The passes in order, for `run_passes`.
 
     Raises:
         UsageError: A pass or an option does not exist, a required option is missing, or a value is wrong.
@@ -207,12 +200,7 @@ def parse_pipeline(text: str) -> tuple[Pass, ...]:
 
 
 def find_pass(name: str) -> type[Pass]:
-    """Return the pass of that name.
-
-    Raises:
-        UsageError: There is none.
-        PassError: Its module cannot be imported, or has no such pass.
-    """
+    """Return the pass of that name; the error says that there is none, or that its module has none."""
     if ":" in name:
         return import_pass(name)
     for kind in PASSES:

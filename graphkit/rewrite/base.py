@@ -30,12 +30,7 @@ MatchT = TypeVar("MatchT")
 
 
 class PassChange(str):
-    """A change, in a sentence that names the pass that made it: `fold-shapes: 4 shape tensors made constant`.
-
-    Args:
-        text: The sentence without the name.
-        step: The name of the pass, "" where there is only one.
-    """
+    """A change, in a sentence after the name of its pass: `fold-shapes: 4 shape tensors made constant`."""
 
     __slots__ = ("step", "text")
     step: str
@@ -48,12 +43,7 @@ class PassChange(str):
 
 
 class Declined(str):
-    """Something that a pass left unchanged, in a sentence: `/h.0/Reshape: its rank is unknown`.
-
-    Args:
-        where: The part.
-        reason: Why it stayed.
-    """
+    """Something that a pass left unchanged, and why, in a sentence: `/h.0/Reshape: its rank is unknown`."""
 
     __slots__ = ("reason", "where")
     where: str
@@ -210,14 +200,11 @@ class Pass(ABC):
 
 
 def run_passes(model: ModelLike, passes: Iterable[Pass]) -> Outcome:
-    """Run passes one after the other.
+    """Return the outcome of passes that run one after the other: the last model, what changed and what was declined.
 
     Args:
         model: The model to start from, or its path; it is not changed.
         passes: The passes, in order.
-
-    Returns:
-        The last model, with the changes and refusals of all passes.
 
     Raises:
         UsageError: An option does not fit the model.

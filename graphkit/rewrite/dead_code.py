@@ -118,7 +118,6 @@ def _info_names(infos: Iterable[onnx.ValueInfoProto]) -> Iterator[str]:
 
 
 def _defined_names(graph: onnx.GraphProto) -> Iterator[str]:
-    """Yield the names that a graph defines without nodes."""
     yield from _info_names(graph.input)
     yield from (tensor.name for tensor in graph.initializer)
     yield from (sparse.values.name for sparse in graph.sparse_initializer)

@@ -87,12 +87,9 @@ def run_to_fixpoint(
     """Run rewrites, in the order in which they may take nodes, together until none changes anything.
 
     The counts of this run are added to those of earlier ones. With `keep_fusions`, the nodes stay that fusions of
-    onnxruntime look for.
-
-    Returns:
-        The result, without dead code if anything has changed, and what the last round declined. A model that cannot
-        run, according to the shape engine, stays unchanged, because its shapes may be wrong. The same holds for a body
-        that cannot run, such as the first-step branch at the dims of a later step; the rest is rewritten.
+    onnxruntime look for. Dead code goes if anything has changed; declined is what the last round declined. A model that
+    cannot run, according to the shape engine, stays unchanged, because its shapes may be wrong. The same holds for a
+    body that cannot run, such as the first-step branch at the dims of a later step; the rest is rewritten.
     """
     counts = Counter() if counts is None else counts
     if (without := without_outputs(model)) is not None:

@@ -44,9 +44,8 @@ def climb_inputs(node: Node, *path: Step) -> list[Node] | None:
 def computed_from(node: Node, is_end: Callable[[Node, Value], bool], most: int) -> list[Node] | None:
     """Return a node and all that it is computed from, up to some inputs and constants.
 
-    Returns:
-        None where there are more nodes than `most`, one with a body, or one that reads anything else of another scope,
-        or that no node gives.
+    None where there are more nodes than `most`, one with a body, or one that reads anything else of another scope, or
+    that no node gives.
     """
 
     def read(reader: Node) -> list[Value]:

@@ -148,11 +148,7 @@ def with_outputs(model: Model, outputs: Iterable[tuple[str, NewInput]]) -> Model
 
 
 def with_exposed(model: Model, names: Iterable[str]) -> Model:
-    """Return a model that gives some values of its main graph besides its outputs, with the types that it declares.
-
-    Raises:
-        UsageError: There is no such value.
-    """
+    """Return a model that gives some values of its main graph besides its outputs, with the types that it declares."""
     proto = copy_proto(model)
     outputs = {info.name for info in proto.graph.output}
     declared = {info.name: info for info in proto.graph.value_info}
@@ -194,14 +190,9 @@ def with_interface(
     dropped: Collection[str] = (),
     nodes: Iterable[NewNode] = (),
 ) -> Model:
-    """Return a model with other inputs and outputs, whose nodes are those of before.
+    """Return a model with other inputs and outputs, some dropped, and with further nodes at its end.
 
-    Args:
-        model: The model, in which names may be read that no value has yet.
-        inputs: The input that takes the place of one of the same name, or comes last.
-        outputs: The output that takes the place of one of that name, or comes last.
-        dropped: The inputs and outputs to drop.
-        nodes: Nodes for the end of the graph.
+    An input or output takes the place of the one of that name, or comes last. Names may be read that no value has yet.
     """
     proto = copy_proto(model)
     proto.graph.node.extend(node.to_proto() for node in nodes)

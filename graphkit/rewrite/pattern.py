@@ -61,13 +61,9 @@ class Number(Pattern, Struct, frozen=True, eq=False):
 
 
 class Op(Pattern):
-    """The output of an operator of the default domain, by its inputs; those of commutative ones in either order.
+    """The output of an operator of the default domain, by its first inputs; of a commutative one in either order.
 
-    Args:
-        op_type: The operator.
-        inputs: Patterns of the first inputs.
-        more: Whether there may be more inputs.
-        once: Whether the value is used once alone, and is no output of its graph.
+    There may be `more` inputs. A value of `once` is used once alone, and is no output of its graph.
     """
 
     def __init__(self, op_type: str, *inputs: Pattern, more: bool = False, once: bool = False) -> None:

@@ -38,8 +38,7 @@ def _stored_dtype(dtype: int) -> np.dtype[Any]:
 def round_numbers(numbers: np.ndarray, dtype: int) -> np.ndarray:
     """Return numbers as a tensor holds them.
 
-    Raises:
-        MatchFailure: They overflow, or so many become zeros or nearly so that they are no longer the same numbers.
+    A MatchFailure says that they overflow, or that so many become (nearly) zeros that they are no longer the same.
     """
     with np.errstate(over="ignore", under="ignore"):
         result = numbers.astype(_stored_dtype(dtype))
@@ -86,13 +85,9 @@ def dequantized_blocks(
 ) -> Iterator[bytes]:
     """Yield the bytes of the transposed matrix that blocks of small numbers stand for, a few blocks at a time.
 
-    Args:
-        codes: Bytes, `[columns, blocks, bytes of a block]`, the lowest bits of a byte first.
-        bits: Of a number: 2, 4 or 8.
-        count: Rows, of which the last block may have fewer than it has room for.
-        dtype: The dtype of the result, `[rows, columns]`.
-        zero: Zero points, `[columns, blocks]`.
-        scale: Scales, `[columns, blocks]`.
+    Codes are bytes, `[columns, blocks, bytes of a block]`, the lowest bits of a byte first, of 2, 4 or 8 bits a number.
+    The result has `count` rows: the last block may have fewer than it has room for. Zero points and scales are
+    `[columns, blocks]`.
     """
     columns, blocks, size = codes.shape[0], codes.shape[1], codes.shape[2] * 8 // bits
     step = max(PART // max(columns * size, 1), 1)

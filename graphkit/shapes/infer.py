@@ -157,7 +157,7 @@ def infer(
     ranges: Mapping[str, Bounds] | None = None,
     values: Mapping[str, object] | None = None,
 ) -> Shapes:
-    """Return the shape of every tensor.
+    """Return the known facts of every tensor, its shape first, and the relations that must hold for the model to run.
 
     Args:
         model: The model, or its path.
@@ -166,9 +166,6 @@ def infer(
         inputs: Shapes of graph inputs, such as `{"pixel_values": (1, 3, 800, 800)}`; symbols in them get those numbers.
         ranges: Bounds of symbols, such as `{"sequence_length": (1, 512)}`; None for an open end.
         values: Elements of graph inputs, such as `{"use_cache_branch": True}`; integers may be expressions.
-
-    Returns:
-        The known facts of each value, and the relations that must hold for the model to run.
 
     Raises:
         UsageError: An input or a symbol does not exist, or the numbers contradict each other.

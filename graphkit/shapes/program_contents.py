@@ -74,7 +74,6 @@ def _symbol_source(symbol: Symbol, name: str, axis: int, factor: int, rest: Expr
 
 
 def _linear_terms(dim: Expr, symbol: Symbol) -> tuple[int, Expr] | None:
-    """Return factor and rest of a polynomial that is linear in a symbol."""
     if any(not isinstance(atom, Symbol) for monomial, _ in dim.terms for atom in monomial):
         return None
     factor = next((factor for monomial, factor in dim.terms if monomial == (symbol,)), 0)

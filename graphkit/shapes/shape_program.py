@@ -234,22 +234,14 @@ MAX_SAFE = (1 << 53) - 1  # Number.MAX_SAFE_INTEGER; other readers that have dou
 
 
 class _Function:
-    """Writes the function of a program in Python; in another language with other words.
+    """Writes the function of a program in Python; in another language with other words."""
 
-    Attributes:
-        template: The file of the function, in which names between @ stand for the parts that a program gives.
-        statement, assignment: A line that does something, and one that gives a variable a value.
-        unknown: The word for None.
-        equal: The operator that tells whether two numbers are equal.
-        checked, result: A line of the table of the inputs' dims, and of the result.
-    """
-
-    template = "program_function.py.txt"
+    template = "program_function.py.txt"  # names between @ stand for the parts that a program gives
     statement = "    {}\n"
     assignment = "    {} = {}\n"
     unknown = "None"
     equal = "=="
-    checked = result = "        {}: {},\n"
+    checked = result = "        {}: {},\n"  # lines of the table of the inputs' dims, and of the result
 
     def __init__(self, program: ProgramContents) -> None:
         self.program = program

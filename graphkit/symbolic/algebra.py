@@ -32,10 +32,7 @@ MAX_CASES = 1 << 12  # tried for one expression: each replaced call multiplies t
 
 
 def lower(expr: Expr) -> Bound:
-    """Return a number that the expression is never below, minus infinity if none is known.
-
-    Returns:
-        A bound; it may be lower than necessary.
+    """Return a lower bound of the expression, perhaps not the greatest; minus infinity if none is known.
 
     Example:
         >>> from graphkit.shapes import lower, symbol
@@ -47,10 +44,7 @@ def lower(expr: Expr) -> Bound:
 
 
 def upper(expr: Expr) -> Bound:
-    """Return a number that the expression is never above, infinity if none is known.
-
-    Returns:
-        A bound; it may be higher than necessary.
+    """Return an upper bound of the expression, perhaps not the least; infinity if none is known.
 
     Example:
         >>> from graphkit.shapes import symbol, upper
@@ -203,10 +197,7 @@ Value = Expr | int
 
 
 def floor_div(dividend: Value, divisor: Value) -> Expr:
-    """Return `dividend // divisor`, rounded down.
-
-    Returns:
-        The quotient in normal form.
+    """Return `dividend // divisor`, rounded down, in normal form.
 
     Raises:
         ZeroDivisionError: The divisor is 0.
@@ -277,10 +268,7 @@ def _is_division(atom: Symbol | Call) -> bool:
 
 
 def ceil_div(dividend: Value, divisor: Value) -> Expr:
-    """Return `dividend / divisor`, rounded up.
-
-    Returns:
-        The quotient in normal form.
+    """Return `dividend / divisor`, rounded up, in normal form.
 
     Raises:
         ZeroDivisionError: The divisor is 0.
@@ -305,10 +293,7 @@ def modulo(dividend: Value, divisor: Value) -> Expr:
 
 
 def minimum(*args: Value) -> Expr:
-    """Return the least of some expressions.
-
-    Returns:
-        One of them, or a `min` of those that may be the least.
+    """Return the least of some expressions, or a `min` of those that may be the least.
 
     Example:
         >>> from graphkit.shapes import minimum, symbol
@@ -319,10 +304,7 @@ def minimum(*args: Value) -> Expr:
 
 
 def maximum(*args: Value) -> Expr:
-    """Return the greatest of some expressions.
-
-    Returns:
-        One of them, or a `max` of those that may be the greatest.
+    """Return the greatest of some expressions, or a `max` of those that may be the greatest.
 
     Example:
         >>> from graphkit.shapes import maximum, symbol

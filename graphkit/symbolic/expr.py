@@ -338,9 +338,6 @@ _SMALL = {n: Expr((((), n),) if n else ()) for n in range(-64, 1025)}
 def const(value: int) -> Expr:
     """Return a number as an expression.
 
-    Returns:
-        An expression without symbols.
-
     Raises:
         TooComplexError: The number does not fit into an integer tensor.
 
@@ -363,9 +360,6 @@ def _check_number(value: int) -> None:
 
 def symbol(name: str, lower: Bound | None = None, upper: Bound = INF) -> Expr:
     """Return a symbol, by default at least 1, or at least 0 if its name starts with `past`.
-
-    Returns:
-        The expression that is this symbol.
 
     Example:
         >>> from graphkit.shapes import symbol

@@ -382,9 +382,6 @@ def load_target(name: str | os.PathLike[str]) -> Target:
     Args:
         name: One of `NAMES`, or the path of a TOML file.
 
-    Returns:
-        The target.
-
     Raises:
         UsageError: There is no target of that name.
         TargetError: The file cannot be read, or says what no target can; it names the file and the key.

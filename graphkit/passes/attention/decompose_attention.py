@@ -301,7 +301,6 @@ class _Parts(Builder):
         return self.add("And", counted, is_near, role="in_window")
 
     def _length_of(self, value: NodeInput, name: str) -> str:
-        """Return how many tokens a value has, as a scalar."""
         place = self._number(-2, "axis", TensorProto.INT64)
         return self.append(make_gather(self.add("Shape", value, role=f"{name}_dims"), place, 0), name)
 

@@ -320,14 +320,7 @@ def _match_scale(editor: Editor, softmax: Node, scores: Node) -> tuple[float, tu
 
 
 class SelfAttention:
-    """Softmax(scale * q k') v for each head, q, k and v being linear in one tensor.
-
-    Attributes:
-        data: That tensor, `[batch, rows, hidden]`, or `[rows, batch, hidden]` if it is turned.
-        columns: Which columns of each projection are its queries, keys or values, by heads.
-        product: The MatMul of probabilities and values.
-        is_whole: Whether the columns are those of one weight, in order.
-    """
+    """Softmax(scale * q k') v for each head, q, k and v being linear in one tensor."""
 
     def __init__(
         self,
@@ -342,9 +335,9 @@ class SelfAttention:
     ) -> None:
         query, key, value = self.projections = projections
         self.editor, self.product, self.is_turned = editor, product, is_turned
-        self.data = query.linear.node.operand(0)
+        self.data = query.linear.node.operand(0)  # [batch, rows, hidden], or [rows, batch, hidden] if it is turned
         self._batch, self._rows = batch_and_rows(editor, self.data, is_turned=is_turned)
-        self.heads, self.columns = self._read_heads()
+        self.heads, self.columns = self._read_heads()  # those of each projection that are its queries, keys or values
         self.scale = scaled[0] * query.layout.scale * key.layout.scale
         if value.layout.scale != 1:
             raise MatchFailure("its values are scaled")
@@ -398,7 +391,8 @@ class SelfAttention:
         while out is not None:
             if layout.dims in (plain, turned):
                 return Joined(out, tuple(path), layout.dims != plain, None)
-            flat, flat_plain, flat_turned = map(_flatten_groups, (layout.dims, plain, turned))
+            atoms = ([atom for group in dims for atom in group] for dims in (layout.dims, plain, turned))
+            flat, flat_plain, flat_turned = map(join_atoms, atoms)
             dims = self.editor.shapes[out].dims
             if dims is not None and flat in (flat_plain, flat_turned):
                 is_turned = flat != flat_plain
@@ -429,10 +423,6 @@ class SelfAttention:
                 raise MatchFailure(f"'{value.name}' is an output")
             if any(reader not in nodes for reader, _ in value.consumers):
                 raise MatchFailure(f"'{value.name}' is read elsewhere too")
-
-
-def _flatten_groups(dims: Sequence[Group]) -> Group:
-    return join_atoms([atom for group in dims for atom in group])
 
 
 DOMAIN, NAME = "com.microsoft", "Attention"

@@ -183,10 +183,9 @@ def floor_of(floor: float, dtype: int, reach: Reach | None = None) -> float:
 
 
 def mask_floor(target: Target, wanted: float | None = None) -> float:
-    """Return the floor of masks for a target: the one that the user wants, or the default.
+    """Return the floor of masks for a target, the one that the user wants or the default.
 
-    Raises:
-        UsageError: The target takes quantised models only, and the floor would spoil their scale; or it is infinite.
+    A UsageError says that it would spoil the scale of a target that takes quantised models only, or is infinite.
     """
     if wanted is None:
         return QUANTIZED_FLOOR if target.takes_8_bits else FLOOR
@@ -215,7 +214,6 @@ def told_floor(largest: float, floor: float) -> str:
 
 
 def _is_made_here(value: Value) -> bool:
-    """Whether a value is a constant, or filled with one number."""
     return value.constant is not None or (value.producer is not None and value.producer.is_op("ConstantOfShape"))
 
 

@@ -243,7 +243,6 @@ def _exposes_sign(editor: Editor, node: Node, index: int, is_open: bool) -> bool
 
 
 def _has_signs(editor: Editor, value: Value, *, negative: bool) -> bool:
-    """Whether a value is a constant of zeros that all have this sign."""
     if value.constant is None or editor.uniform(value) != 0:
         return False
     return bool((np.signbit(editor.model.array(value.constant)) == negative).all())

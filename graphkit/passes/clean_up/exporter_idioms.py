@@ -165,6 +165,5 @@ def is_rounded_behind(value: Value) -> bool:
 
 
 def _only_data_reader(value: Value) -> Node | None:
-    """Return the only node that reads a value as its data, None where there are others."""
     readers = [node for node, _ in value.consumers if not node.is_op("Identity")]
     return readers[0] if len(readers) == 1 and readers[0].input(0) is value else None

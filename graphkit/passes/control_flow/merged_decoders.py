@@ -91,15 +91,12 @@ class Split(Struct, frozen=True):
 
 
 def split_merged(model: ModelLike, *, condition: str | None = None, keep_names: bool = False) -> Split:
-    """Split a merged decoder: `graphkit.split_merged(model).first` is the decoder of the first step.
+    """Return the decoders of a merged one, and the changes: `graphkit.split_merged(model).first` is the first step's.
 
     Args:
         model: A model with an If on a boolean input, one branch of which reads a KV cache.
         condition: Name of that input, if there are several.
         keep_names: Keep the suffix `_merged_0` in the names of shared weights.
-
-    Returns:
-        The two decoders, and what was changed.
 
     Raises:
         UsageError: The model is not a merged decoder, or `condition` is needed to choose one.
@@ -119,7 +116,6 @@ def split_merged(model: ModelLike, *, condition: str | None = None, keep_names: 
 
 
 def _extract_branch(declared: Declarations, name: str, value: bool, keep_names: bool) -> Outcome:
-    """Return the decoder of one branch, whose inputs declare the dims that this branch needs."""
     steps = (SpecializeInput(name, value), DropEmptyOutputs(), EliminateDeadCode(), DropUnusedInputs())
     taken = run_passes(declared.model, steps)
     model = declarations(taken.model, is_branch=True).model if declared.corrections else taken.model
@@ -128,7 +124,6 @@ def _extract_branch(declared: Declarations, name: str, value: bool, keep_names: 
 
 
 def _sign_part(result: Model, part: str, source: Model) -> Model:
-    """Note in the metadata which part of which model this is."""
     entries = {entry.key: entry for entry in result.proto.metadata_props}
     entry = entries.get(MADE_BY) or result.proto.metadata_props.add(key=MADE_BY)
     entry.value = f"graphkit {__version__}: split-merged of {source.name}, {part}"
@@ -216,7 +211,7 @@ class MergeDecoders(Pass):
 
 
 def merge_decoders(first: ModelLike, with_past: ModelLike) -> Merge:
-    """Merge two decoders into one, as exporters write `decoder_model_merged.onnx`.
+    """Return two decoders merged into one, as exporters write `decoder_model_merged.onnx`.
 
     Equal weights are stored once. On later steps the encoder's part of the cache is passed through, where exporters
     give tensors without elements. Where the two have other names for one role, that of later steps counts.
@@ -224,9 +219,6 @@ def merge_decoders(first: ModelLike, with_past: ModelLike) -> Merge:
     Args:
         first: The decoder of the first step, which reads no past.
         with_past: The decoder of later steps.
-
-    Returns:
-        The merged decoder.
 
     Raises:
         UsageError: They are no such decoders, or do not fit together: the reason says where.

@@ -219,15 +219,12 @@ ASSERTION = re.compile(r".*Assertion .*? failed: ", re.S)  # what onnx's convert
 
 
 def converted_by_onnx(model: Model, version: int) -> Model:
-    """Return a model in another version of the operator set, converted by onnx's own converter.
+    """Return a model in another version of the operator set, converted by onnx's own converter, or raise MatchFailure.
 
     It knows operators that graphkit's table does not, and older versions. It leaves bodies and functions as they are,
     drops the annotations of nodes and values, adds declarations and keeps the IR version. So graphs of one level go
     through it, without their weights, and only its nodes and new constants are taken over. It does not tell where it
     changes results: whoever calls this runs the proof.
-
-    Raises:
-        MatchFailure: onnx's converter fails, or would leave a part of the model as it is.
     """
     if any(node.bodies for node in model.graph.nodes):
         raise MatchFailure("it leaves the bodies of If, Loop and Scan as they are")

@@ -81,7 +81,6 @@ class DimsEmitter:
         return parts[0] if len(parts) == 1 else self._append(make_concat(parts, 0), _elements_text(elements))
 
     def _expr(self, expr: Expr) -> str:
-        """Return the name of a tensor of one element."""
         if expr.constant is not None:
             return self.editor.integers([expr.constant], f"dims/{expr}")
         if expr not in self._known:

@@ -23,12 +23,9 @@ from graphkit.symbolic.expr import Call
 
 
 def dead_after_removal(editor: Editor, gone: Iterable[Node], kept: Container[Value]) -> set[Node]:
-    """Return nodes that go, and those before them that nothing else needs then.
+    """Return nodes that go, and those before them that nothing else needs then, but for values that are kept.
 
-    Args:
-        editor: Nodes that depend on constants alone do not count: they are folded.
-        gone: The nodes that go.
-        kept: Values that are needed all the same.
+    Nodes that depend on constants alone do not count: they are folded.
     """
     dead = set(gone)
     pending = list(dead)
@@ -280,11 +277,7 @@ class _Plan(Builder):
         self.box = box
 
     def bounds(self, axis: int) -> _Range:
-        """Return where the box lies along an axis.
-
-        Raises:
-            MatchFailure: A bound is neither a number nor in a tensor.
-        """
+        """Return where the box lies along an axis."""
         start, size, dim = self.box.starts[axis], self.box.sizes[axis], self.box.dims[axis]
         end = start + size
         if not self._is_inside(axis):

@@ -20,19 +20,12 @@ from graphkit.shapes import infer
 
 
 def compose_models(first: Model, second: Model, links: Mapping[str, str], prefix: str) -> Model:
-    """Return a model that runs one model and then another.
+    """Return a model that runs one model and then another, which reads it and whose names and metadata stay.
 
-    It has the inputs and outputs of both, without those that are linked. Weights stay where they lie.
-
-    Args:
-        first: The model that runs first.
-        second: The model that reads it, whose names and metadata stay.
-        links: The output of the first that an input of the second becomes, by that input.
-        prefix: What goes before all names of the first, and before its symbolic dims that the second has too.
-
-    Raises:
-        UsageError: They have different opsets, or a name in common in spite of the prefix; or there is no such output
-            or input.
+    It has the inputs and outputs of both, without those that are linked, by input of the second and output of the
+    first. Weights stay where they lie. The prefix goes before all names of the first, and before its symbolic dims that
+    the second has too. A UsageError says that opsets differ, that a name is in both in spite of the prefix, or that
+    there is no such output or input.
     """
     model = second.with_proto(second.proto)
     ahead = onnx.compose.add_prefix(model.adopt(first), prefix, inplace=True)
@@ -66,13 +59,8 @@ def compose_models(first: Model, second: Model, links: Mapping[str, str], prefix
 def chain_models(name: str, models: Sequence[Model], links: Mapping[str, str] = {}) -> Model:
     """Return models that run one after the other as one, whose inputs and outputs keep their names.
 
-    Args:
-        name: What errors call the chain.
-        models: The models; each reads what those before it give, by name or by links.
-        links: The output that an input becomes, by the input, where their names differ.
-
-    Raises:
-        UsageError: They do not fit together.
+    Each reads what those before it give, by name or, where names differ, by links: the output that an input becomes.
+    Errors call the chain by its name.
     """
     model = models[0]
     for number, behind in enumerate(models[1:]):

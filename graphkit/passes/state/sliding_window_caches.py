@@ -103,7 +103,6 @@ class _Trace:
         return value in self.known and self.known[value].data
 
     def _data(self, value: Value) -> Value | None:
-        """Return the only input of a value's producer that depends on data."""
         inputs = value.producer.inputs if value.producer is not None else ()
         sources = [source for source in inputs if source is not None and self._is_data(source)]
         return sources[0] if len(sources) == 1 else None

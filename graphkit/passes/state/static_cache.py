@@ -59,12 +59,7 @@ def find_slot_axes(model: Model) -> dict[Value, int]:
 
 
 def count_slots(step: Model, first: Model) -> int | None:
-    """Return how many slots static caches have, of the layer that has the fewest; None where they may have any number.
-
-    Args:
-        step: The decoder of later steps.
-        first: That of the first step, which may be the same.
-    """
+    """Return how many slots static caches have in the layer that has the fewest; None where it may be any number."""
     shapes, given = (infer(step), infer(first))
     presents = {entry.slot: entry.present for entry in first.roles.cache if entry.past is None}
     found = []

@@ -58,11 +58,7 @@ def sizes_beside(model: Model, name: str) -> list[Expr]:
 
 
 def forced_sizes(model: Model, sizes: Mapping[str, int]) -> dict[str, Fraction]:
-    """Return the sizes of the other symbols that follow from some; a fraction or a negative one is impossible.
-
-    Raises:
-        UsageError: The sizes contradict the needs of the graph.
-    """
+    """Return the sizes of the other symbols that follow from some; a fraction or a negative one is impossible."""
     names, rows = _symbols_and_relations(model, DimSpec(ranges=tuple((name, None, None) for name in sizes)))
     known: list[Row] = [{name: Fraction(1), "": Fraction(-size)} for name, size in sizes.items()]
     together = reduce_rows([*known, *rows], names)
@@ -74,7 +70,6 @@ def forced_sizes(model: Model, sizes: Mapping[str, int]) -> dict[str, Fraction]:
 def _contradiction_error(
     model: Model, sizes: Mapping[str, int], known: Sequence[Row], rows: Sequence[Row]
 ) -> UsageError:
-    """Return the error for sizes that do not go together, with the first equality that they break."""
     names = [*sizes, *{name: None for row in rows for name in row if name}]
     broken = next(row for at, row in enumerate(rows, 1) if "" in reduce_rows([*known, *rows[:at]], names))
     text = ", ".join(f"{name}={size}" for name, size in sizes.items())
@@ -194,11 +189,7 @@ def _unlike_error(name: str, kinds: tuple[str, str], labels: tuple[str, str]) ->
 
 
 def solve_dims(pairs: Iterable[Pair], dims: Mapping[str, int]) -> tuple[dict[str, int], list[Relation]]:
-    """Return the sizes that pairs and given dims fix, and the relations that stay open.
-
-    Raises:
-        UsageError: They contradict each other.
-    """
+    """Return the sizes that pairs and dims fix, and the relations that stay open; UsageError for contradictions."""
     numbers = dict(dims)
     todo = [(pair, Relation.equal(pair.dim, pair.size)) for pair in pairs]
     while todo:
@@ -222,7 +213,6 @@ def _unsolvable_error(pair: Pair, numbers: Mapping[str, int]) -> UsageError:
 
 
 def _forced_size(relation: Relation) -> Iterator[tuple[str, int]]:
-    """Yield the only symbol of a relation with the size that the relation forces."""
     name, *others = relation.symbols
     size = relation.forced_size() if not others else None
     if size is not None and size < 0:

@@ -64,10 +64,7 @@ class Triggers(Struct, frozen=True, eq=False):
 
 
 def find_triggers(shapes: Shapes) -> Triggers:
-    """Return the sizes at which a model fails or gives a wrong shape.
-
-    Returns:
-        The triggers, and the sizes at which all is well; or why nothing was searched.
+    """Return the sizes at which a model fails or gives a wrong shape, and some that are well; or why none is known.
 
     Example:
         >>> from graphkit.shapes.constraints import find_triggers
@@ -85,7 +82,9 @@ def find_triggers(shapes: Shapes) -> Triggers:
     if count * sum(len(names) ** 2 for names in named) > MAX_WORK:
         return Triggers((), None, {}, (), f"{count:,} symbols and {len(shared):,} preconditions are too many to try")
     certain = [place for place in shared if not place.precondition.is_guess]
-    grid = Grid(certain or shared, symbols, _learned_sizes(shapes))
+    dims = (dim for value in shapes.model.graph.inputs for dim in shapes[value].dims or ())
+    learned = {name: int(symbol.lower) for name, symbol in free_symbols(dims).items() if symbol.lower > 0}
+    grid = Grid(certain or shared, symbols, learned)
     base = grid.base() or (None if certain else grid.base(0))
     if base is None:
         return Triggers((), None, grid.ties, (grid.first_unmet(),))
@@ -105,11 +104,6 @@ def find_triggers(shapes: Shapes) -> Triggers:
     plain = {**base, **with_ties({**start, **multiples}, grid.ties)}
     best = base if grid.bad([{name: plain[name] for name in start}]).any() else plain
     return Triggers(tuple(whole), best, grid.ties, rules=rules)
-
-
-def _learned_sizes(shapes: Shapes) -> dict[str, int]:
-    dims = (dim for value in shapes.model.graph.inputs for dim in shapes[value].dims or ())
-    return {name: int(symbol.lower) for name, symbol in free_symbols(dims).items() if symbol.lower > 0}
 
 
 class _Search:
@@ -277,11 +271,7 @@ class SizeCheck:
 
 
 def check_sizes(model: Model, spec: DimSpec, sizes: Mapping[str, int]) -> None:
-    """Check that a model runs where its inputs have the dims of a spec, and symbols these sizes.
-
-    Raises:
-        UsageError: A node does not run.
-    """
+    """Raise UsageError where a model does not run with inputs of a spec, and these sizes of symbols."""
     reasons = (f"'{finding.node}': {finding.message}" for finding in infer(model, spec).contradictions)
     if reason := next(reasons, "") or SizeCheck(model).fault(sizes):
         raise impossible_sizes_error(model, sizes, reason)

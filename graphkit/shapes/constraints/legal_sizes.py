@@ -235,9 +235,11 @@ def legal_sizes(
     bounds = {name: (int(max(each.lower, 0)), each.upper) for name, each in symbols.items()}
     variables = [Variable(name, roles.get(name, "other"), *both) for name, both in bounds.items()]
     variables.sort(key=lambda variable: ORDER.index(variable.role))
-    past, tokens = _past_dim(model, table), _token_dim(model, table)
+    in_step = (table.get(each.name) for each in model.roles.all("tokens", "embeddings", "positions", "token types"))
+    past, tokens = _past_dim(model, table), next((dims[1] for dims in in_step if dims and len(dims) > 1), None)
     added = [relation.substitute(numbers) for relation in relations]
     known = dict.fromkeys(relation.against_zero() for relation in (*shapes.required, *_equal_dims(shapes), *added))
+    broadcasts = (each for node, each in shapes.preconditions[0] if node.scope is model.graph)
     names = frozenset(symbols)
     return LegalSizes(
         variables=tuple(variables),
@@ -251,22 +253,16 @@ def legal_sizes(
         tokens=tokens,
         tensors=tuple(dict.fromkeys(_computed_dims(shapes, names))),
         bounded=frozenset(name for name, *_ in spec.ranges),
-        broadcasts=tuple(dict.fromkeys(_broadcasts(shapes))),
+        broadcasts=tuple(dict.fromkeys(x for x in broadcasts if isinstance(x, Broadcast) and x.is_known)),
     )
 
 
 def _past_dim(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> Expr | None:
-    """Return the dim along which the cache of self-attention grows."""
     for past, entry in model.roles.pasts.items():
         dims = table.get(past.name)
         if entry.axis is not None and dims is not None and not model.roles.is_cross(entry):
             return dims[entry.axis]
     return None
-
-
-def _token_dim(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> Expr | None:
-    shapes = (table.get(value.name) for value in model.roles.all("tokens", "embeddings", "positions", "token types"))
-    return next((dims[1] for dims in shapes if dims is not None and len(dims) > 1), None)
 
 
 def _total_masks(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> frozenset[str]:
@@ -284,12 +280,6 @@ def _equal_dims(shapes: Shapes) -> Iterator[Relation]:
     for node, precondition in shapes.preconditions[-1]:
         if isinstance(precondition, (Concatenated, Related)) and node.scope is shapes.model.graph:
             yield from (Relation.equal(*pair) for pair in precondition.equalities() if pair[0] != pair[1])
-
-
-def _broadcasts(shapes: Shapes) -> Iterator[Broadcast]:
-    for node, precondition in shapes.preconditions[0]:
-        if isinstance(precondition, Broadcast) and node.scope is shapes.model.graph and precondition.is_known:
-            yield precondition
 
 
 def _computed_dims(shapes: Shapes, names: frozenset[str]) -> Iterator[tuple[Expr, ...]]:

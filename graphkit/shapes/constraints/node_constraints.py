@@ -139,7 +139,6 @@ def _join_guards(op: str, guards: Sequence[Guard]) -> Guard | None:
 
 
 def _scalar_of(value: Value, tensor_of: TensorOf) -> Expr | None:
-    """Return the integer that a tensor of one element holds, None where it is not known."""
     number = scalar_integer(tensor_of(value))
     return number if number is not None and is_known(number) else None
 
@@ -214,7 +213,6 @@ def _is_known_data(tensor: Tensor) -> bool:
 
 
 def _by_node(noted: Preconditions) -> dict[Node, dict[Precondition, None]]:
-    """Return the distinct preconditions of each node; those of all calls of a function."""
     result: dict[Node, dict[Precondition, None]] = {}
     for node, precondition in noted:
         result.setdefault(node, {})[precondition] = None

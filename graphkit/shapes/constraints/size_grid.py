@@ -140,19 +140,13 @@ NAMED = (("batch", 2), ("channel", 3), ("height", 32), ("width", 32))  # the siz
 
 
 class Grid:
-    """The preconditions and symbols of a model.
-
-    Attributes:
-        shared: The preconditions, in the order in which their nodes run.
-        least: The least sizes to begin with.
-        ties: Symbols that follow from others if every node is to run.
-    """
+    """The preconditions and symbols of a model."""
 
     def __init__(self, shared: Sequence[SharedPrecondition], symbols: Symbols, least: Assignment | None = None) -> None:
         self.least = least or {}
         preconditions = [place.precondition for place in shared]
-        self.shared, self.symbols = shared, symbols
-        self.ties = ties_of(preconditions, symbols)
+        self.shared, self.symbols = shared, symbols  # the preconditions in the order in which their nodes run
+        self.ties = ties_of(preconditions, symbols)  # what symbols follow from others if every node is to run
         self.sizes = size_pools(preconditions, symbols, self.ties)
 
     def outcomes(self, assignments: Sequence[Assignment], shared: Sequence[SharedPrecondition] = ()) -> Ints:
@@ -368,7 +362,6 @@ def _with_others(rule: SizeRule, allowed: set[int], low: int, last: int) -> Size
 
 
 def _run_length(size: int, sign: int, allowed: set[int], step: int) -> int:
-    """Return how many sizes beside one, on one side, are legal without a gap."""
     count = 0
     while count + 1 < step and size + sign * (count + 1) in allowed:
         count += 1
