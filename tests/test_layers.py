@@ -66,7 +66,6 @@ HOMES = {
                 "report_command",
                 "rewrite_commands",
                 "shell_completion",
-                "survey_command",
             ),
         )
     },

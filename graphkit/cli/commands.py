@@ -41,7 +41,6 @@ def reads_models(command: click.Command) -> click.Command:
 
 
 def _note_option(context: click.Context, option: click.Parameter, value: object) -> object:
-    """Let models on servers be read as an option says, as long as its command runs."""
     from graphkit.cli.output import print_line
 
     options = structs.replace(current_options(), notice=lambda text: print_line(f"Note: {text}", is_error=True))
@@ -69,8 +68,8 @@ MODULES = {
     "Check": "proof",
     "More": "list",
 }  # of most commands
-OTHERS = {"report": "report_command", "survey": "survey_command", "completion": "shell_completion"}
-OTHERS |= {"program": "read_commands", "rewrite": "rewrite_commands"}
+OTHERS = {"report": "report_command", "program": "read_commands", "rewrite": "rewrite_commands"}
+OTHERS |= {"completion": "shell_completion"}
 COMMANDS: Mapping[str, str] = {  # and their modules
     name: OTHERS.get(name, f"{MODULES[group]}_commands") for group, names in GROUPS.items() for name in names
 }

@@ -6,9 +6,10 @@ import contextlib
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 
@@ -20,6 +21,7 @@ from graphkit.options import BundleOptions, GenaiOptions, LowerOptions, Transfor
 
 if TYPE_CHECKING:
     from graphkit.model import Model
+    from graphkit.progress import Progress
     from graphkit.render.result import Result
 
 PAGES = ("webgpu", "webnn")  # targets of which browsers are the hosts
@@ -32,49 +34,57 @@ RUNS = {  # programs that decode
 LANGUAGES = ("c", "rust", "typescript", "kotlin", "python")
 
 
-export_argument = click.argument("export", metavar="FOLDER_OR_MODEL")
-folder_output = output_option("OUT", "The folder to write to.", required=True)
+class Written(NamedTuple):
+    """The report of a folder that was written, the commands to run next, and the lines below them."""
+
+    report: Result
+    commands: Sequence[Sequence[str]] = ()
+    below: Sequence[str] = ()
 
 
-def _finish_command(
-    result: Result, format: str, output: Path, *commands: Sequence[str], below: Sequence[str] = ()
-) -> None:
-    """Print a result with the commands to run next, and the lines below them, or what is wrong with it."""
-    if result.findings():
-        show_result(result, format)
-        print_line(
-            f"Not done: {result.findings()[0].removesuffix('.')}. The files in {output} are kept.", is_error=True
-        )
-        raise SystemExit(1)
-    lines = below if format == "text" or click.get_current_context().meta[REPORT_FILE] else ()
-    show_result(result, format, *commands, below=len(lines))
-    for line in lines:
-        print_line(line)
+def writes_folder(kind: type[Any]) -> Callable[[Callable[..., Written]], Callable[..., None]]:
+    """Let a command, which gets the path of an export, write a folder, and show its report, or what is wrong."""
+
+    def decorate(command: Callable[..., Written]) -> Callable[..., None]:
+        @click.argument("export", metavar="FOLDER_OR_MODEL")
+        @output_option("OUT", "The folder to write to.", required=True)
+        @takes_options(kind)
+        @format_option
+        @wraps(command)
+        def run_command(*, export: str, output: Path, options: Asked[Any], format: str) -> None:
+            with start_prover(options.limits, options.verify), progress_on_terminal() as progress:
+                progress("fetching")
+                with fetched_export(export) as path:
+                    report, commands, below = command(path, output, options.read(), progress)
+            if faults := report.findings():
+                show_result(report, format)
+                print_line(f"Not done: {faults[0].removesuffix('.')}. The files in {output} are kept.", is_error=True)
+                raise SystemExit(1)
+            lines = below if format == "text" or click.get_current_context().meta[REPORT_FILE] else ()
+            show_result(report, format, *commands, below=len(lines))
+            for line in lines:
+                print_line(line)
+
+        return cast(Callable[..., None], run_command)
+
+    return decorate
 
 
 @click.command(short_help="Lower models for an NPU, with a host contract and a proof.")
-@export_argument
-@folder_output
-@takes_options(LowerOptions)
-@format_option
-def lower(export: str, output: Path, options: Asked[LowerOptions], format: str) -> None:
+@writes_folder(LowerOptions)
+def lower(path: Path, output: Path, options: LowerOptions, progress: Progress) -> Written:
     """Lower a pipeline for an NPU: fixed shapes, a host contract, and a proof.
 
     FOLDER_OR_MODEL is the folder of an export (encoder, decoder, decoder with past; or a merged decoder), or one model.
     It may be a URL, with --download.
     """
-    with start_prover(options.limits, options.verify), progress_on_terminal() as progress:
-        from graphkit.deploy.lower import lower_folder
+    from graphkit.deploy.lower import lower_folder
 
-        progress("fetching")
-        with fetched_export(export) as path:
-            lowering = lower_folder(path, output, options.read(), progress=progress)
-    is_for_pages = options.read().target in PAGES
-    if is_for_pages:
+    report = lower_folder(path, output, options, progress=progress)
+    if options.target in PAGES:
         line = f"In JavaScript, with graphkit-host: const host = await Host.open(ort, {str(output)!r})"
-        _finish_command(lowering, format, output, below=[line])
-    else:
-        _finish_command(lowering, format, output, _constants_command(output))
+        return Written(report, below=[line])
+    return Written(report, [_constants_command(output)])
 
 
 @click.command(short_help="Write what a host program has to know as code, and its loop.")
@@ -130,7 +140,6 @@ def contract(out: str, language: str | None, loop: bool, output: Path | None) ->
 
 
 def _constants_command(folder: Path) -> Sequence[str]:
-    """Return the command that writes the constants of a folder, and the loop over its models where there is one."""
     from graphkit.contract.contract_files import read_bundle, read_contract
     from graphkit.contract.contract_writers import bundle_constants
 
@@ -144,71 +153,52 @@ def _constants_command(folder: Path) -> Sequence[str]:
 
 
 @click.command(short_help="Package an export as methods that share one state.")
-@export_argument
-@folder_output
-@takes_options(BundleOptions)
-@format_option
-def bundle(export: str, output: Path, options: Asked[BundleOptions], format: str) -> None:
+@writes_folder(BundleOptions)
+def bundle(path: Path, output: Path, options: BundleOptions, progress: Progress) -> Written:
     """Package an export as methods that share one state, such as encode and step over one KV cache; and prove them.
 
     FOLDER_OR_MODEL is the folder of an export (encoder, decoder, decoder with past; or a merged decoder), or one model.
     It may be a URL, with --download.
     graphkit report OUT describes the bundle; graphkit.Bundle(OUT) and the npm package graphkit-host run it.
     """
-    with start_prover(options.limits, options.verify), progress_on_terminal() as progress:
-        from graphkit.deploy.make_bundle import JAVASCRIPT_HOST, bundle_folder
+    from graphkit.deploy.make_bundle import JAVASCRIPT_HOST, bundle_folder
 
-        chosen = options.read()
-        progress("fetching")
-        with fetched_export(export) as path:
-            report = bundle_folder(path, output, chosen, progress=progress)
-    if chosen.dry_run:
-        _finish_command(report, format, output)
-        return
+    report = bundle_folder(path, output, options, progress=progress)
+    if options.dry_run:
+        return Written(report)
     copied = output / JAVASCRIPT_HOST.name
     below = [f"Wrote {output}.", f"In Python: bundle = graphkit.Bundle({str(output)!r})"]
     below += [f"In JavaScript: import {{ Bundle }} from {str(copied)!r}"] if copied.is_file() else []
-    _finish_command(report, format, output, _constants_command(output), below=below)
+    return Written(report, [_constants_command(output)], below)
 
 
 @click.command(short_help="Write an export as a folder for onnxruntime-genai.")
-@export_argument
-@folder_output
-@takes_options(GenaiOptions)
-@format_option
-def genai(export: str, output: Path, options: Asked[GenaiOptions], format: str) -> None:
+@writes_folder(GenaiOptions)
+def genai(path: Path, output: Path, options: GenaiOptions, progress: Progress) -> Written:
     """Write an export as a folder that onnxruntime_genai.Model loads: models, genai_config.json and tokenizer.
 
     FOLDER_OR_MODEL is the folder of an export, or a decoder with its cache. It may be a URL, with --download.
     Decoders of text and Whisper are run; of all others the reason is named.
     """
-    with start_prover(options.limits, options.verify), progress_on_terminal() as progress:
-        from graphkit.deploy.genai import genai_folder
+    from graphkit.deploy.genai import genai_folder
 
-        progress("fetching")
-        with fetched_export(export) as path:
-            report = genai_folder(path, output, options.read(), progress=progress)
-    _finish_command(report, format, output, below=[f"In Python: model = onnxruntime_genai.Model({str(output)!r})"])
+    report = genai_folder(path, output, options, progress=progress)
+    return Written(report, below=[f"In Python: model = onnxruntime_genai.Model({str(output)!r})"])
 
 
 @click.command("transformers-js", short_help="Write an export as a folder for transformers.js.")
-@export_argument
-@folder_output
-@takes_options(TransformersJsOptions)
-@format_option
-def transformers_js(export: str, output: Path, options: Asked[TransformersJsOptions], format: str) -> None:
+@writes_folder(TransformersJsOptions)
+def transformers_js(path: Path, output: Path, options: TransformersJsOptions, progress: Progress) -> Written:
     """Write an export as a folder that from_pretrained of transformers.js loads, and prove its models.
 
     FOLDER_OR_MODEL is the folder of an export (encoder, decoder, decoder with past; or a merged decoder), or one model.
     Two decoders become one, and inputs and outputs get the names that transformers.js knows. OUT must not exist.
     """
-    with start_prover(options.limits, options.verify), progress_on_terminal() as progress:
-        from graphkit.deploy.transformers_js import transformers_js_folder
+    from graphkit.deploy.transformers_js import transformers_js_folder
 
-        with fetched_export(export) as path:
-            report = transformers_js_folder(path, output, options.read(), progress=progress)
+    report = transformers_js_folder(path, output, options, progress=progress)
     line = f"In JavaScript: from_pretrained({str(output)!r}), after env.localModelPath = '.'"
-    _finish_command(report, format, output, below=[line])
+    return Written(report, below=[line])
 
 
 MOST = 4  # models of an export: an encoder, the decoders of the first and of later steps, a merged one

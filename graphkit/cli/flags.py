@@ -122,7 +122,6 @@ def takes_options(
 
 
 def _flag_key(spelling: str) -> str:
-    """Return the name under which click keeps the value of a flag."""
     return spelling.lstrip("-").replace("-", "_")
 
 
@@ -207,11 +206,7 @@ def _option_value(default: object, flags: tuple[Flag, ...], words: Sequence[Any]
 
 
 def format_of(format: str | None, file: Path | None) -> Format:
-    """Return the format that is asked for, else that which the suffix of a file says, else text.
-
-    Raises:
-        UsageError: The suffix says none.
-    """
+    """Return the format that is asked for, else that which the suffix of a file says, else text."""
     if format is not None or file is None:
         return Format(format or Format.text)
     if (suffix := file.suffix.lower()) not in SUFFIXES:
@@ -253,11 +248,7 @@ def report_option(*names: str) -> Callable[[Callable[..., T]], Callable[..., T]]
 
 
 def _check_report(file: Path, *, replaces: bool) -> None:
-    """Check before any work that a report can be written to a file.
-
-    Raises:
-        OutputError: It is an output of the command, or exists and is not to be replaced, or its folder is not there.
-    """
+    """Raise OutputError, before any work, for a report that cannot be written to a file."""
     params = click.get_current_context().params
     target, output = Path(os.path.realpath(file)), params.get("output")
     output_path = Path(os.path.realpath(output)) if isinstance(output, Path) else None
@@ -279,11 +270,7 @@ output_format_option = report_option("--output", "-o")
 
 
 def read_sizes(dim: Sequence[str], input: Sequence[str] = (), range: Sequence[str] = ()) -> DimSpec:
-    """Parse the texts of --dim, --input and --range.
-
-    Raises:
-        UsageError: A text cannot be parsed, or names a symbol or an input twice.
-    """
+    """Parse the texts of --dim, --input and --range. Raises UsageError for what is none, or named twice."""
     if not (dim or input or range):
         return as_declared()
     from graphkit.rewrite.base import parse_bounds, parse_shape, parse_size
@@ -297,11 +284,7 @@ def read_sizes(dim: Sequence[str], input: Sequence[str] = (), range: Sequence[st
 
 
 def read_limits(timeout: float | None, memory: str | None) -> Limits:
-    """Parse --timeout and --memory.
-
-    Raises:
-        UsageError: A value is not a time or a size, or this system cannot limit memory.
-    """
+    """Parse --timeout and --memory. Raises UsageError for no time or size, or where this system cannot limit memory."""
     if timeout is not None and not timeout > 0:
         hint = "write a positive number of seconds, such as --timeout 60"
         raise UsageError(f"--timeout {timeout:g}: is not a time - {hint}")
@@ -331,11 +314,7 @@ def _divide_pair(text: str, option: str) -> tuple[str, str]:
 
 
 def read_pairs(texts: Sequence[str], option: str, read: Callable[[str], T]) -> Iterator[tuple[str, T]]:
-    """Yield the names and values of a repeatable option NAME=VALUE.
-
-    Raises:
-        UsageError: One cannot be read, or names something twice.
-    """
+    """Yield the names and values of an option NAME=VALUE. Raises UsageError for one that is none, or is there twice."""
     names: set[str] = set()
     for text in texts:
         name, value = _divide_pair(text, option)

@@ -43,15 +43,9 @@ def show_result(
     """Print a result on one screen, with the commands to run next, or all of it with --full.
 
     Where the command was given a file for it, the file has all. Text has the width of the terminal, and colours only on
-    a terminal; COLUMNS sets the width.
-
-    Args:
-        result: The result.
-        chosen: The format of the file, or of all that is printed.
-        commands: What to run next, in words after `graphkit`.
-        is_list: Whether it is a list, of which a pipe gets every row.
-        has_lines: Whether the screen has a line for each section: see `Brief`.
-        below: Lines that the command prints below it.
+    a terminal; COLUMNS sets the width. `commands` are words after `graphkit`. A pipe gets every row of a list; with
+    `has_lines` the screen has a line for each section (see `Brief`), and below it so many lines that the command
+    prints.
     """
     context = click.get_current_context(silent=True)
     meta = {} if context is None else context.meta
@@ -120,7 +114,6 @@ def put_list(rows: Sequence[tuple[str, str]], output: Path | None) -> None:
 
 
 def _named_files(context: click.Context) -> Iterator[Path]:
-    """Yield the files that the arguments of a command name: models with their data, and files in folders."""
     from graphkit.model import load
 
     values = [value for name, value in context.params.items() if name != "report_file"]
@@ -247,7 +240,6 @@ def _failing_errors() -> Iterator[None]:
 
 
 def _discard_buffer(stream: TextIO) -> None:
-    """Discard the buffer of a stream, also when the interpreter ends."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -261,9 +253,8 @@ OBJECTS = 100  # of each node, in all facts about it: none of them is garbage be
 def load_model(name: str) -> Model:
     """Read a model without its weights from a file, or from standard input, where it waits in a temporary file.
 
-    Raises:
-        UsageError: Standard input is a terminal, or is read twice.
-        ModelError: The model cannot be read, or has data in other files, which standard input cannot bring.
+    Raises UsageError where standard input is a terminal, or is read twice; ModelError where the model cannot be read,
+    or has data in other files, which standard input cannot bring.
     """
     from graphkit.io.byte_source import INPUT
     from graphkit.model import load as load_file
@@ -288,11 +279,7 @@ def load_model(name: str) -> Model:
 
 
 def model_path(name: str) -> str:
-    """Return the path of a model; for `-` that of the temporary file that it waits in, once it was read.
-
-    Raises:
-        UsageError, ModelError: See `load`.
-    """
+    """Return the path of a model; for `-` that of the temporary file that it waits in, once it was read."""
     return name if name != STREAM else str(load_model(name).path)
 
 
@@ -316,8 +303,7 @@ def _spool_input() -> Path:
 def output_destination(output: Path, weights: Placement) -> tuple[Path, Placement]:
     """Return the file to write a model to, and where its weights go; for `-` a temporary file with the weights inside.
 
-    Raises:
-        UsageError: Standard output is a terminal, or the weights are wanted elsewhere.
+    Raises UsageError where standard output is a terminal, or the weights are wanted elsewhere.
     """
     if str(output) != STREAM:
         return output, weights
@@ -333,9 +319,6 @@ def finish_rewrite(result: Result, format: str, files: str, *commands: Sequence[
     """Show the result; where its proof does not hold, say that the files are kept, and exit with 1.
 
     A model for standard output goes there at the very end, where nothing has failed, and its report to standard error.
-
-    Raises:
-        OutputError: Standard output cannot be written.
     """
     from graphkit.io.byte_source import OUTPUT
 

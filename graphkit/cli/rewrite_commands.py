@@ -133,7 +133,7 @@ def split_merged(model: str, output: Path | None, options: Asked[SplitOptions], 
     MODEL is a merged decoder, or example:NAME.
     """
     with start_prover(options.limits, options.verify), progress_on_terminal() as progress:
-        from graphkit.workflows.split_decoder_file import split_file
+        from graphkit.workflows.rewrite_file import split_file
 
         loaded = load_model(model)
         folder = output if output is not None else _model_folder(loaded)
@@ -222,11 +222,7 @@ def rename_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def read_renames(texts: Sequence[str], flag: str) -> Iterator[tuple[str, str]]:
-    """Yield the old and the new names of an option; the last = divides, so that old names may have one.
-
-    Raises:
-        UsageError: A text is not OLD=NEW.
-    """
+    """Yield the old and the new names of an option; the last = divides, so that old names may have one."""
     for text in texts:
         old, _, new = text.rpartition("=")
         if not (old and new):

@@ -63,7 +63,6 @@ def _matching_items(names: Iterable[str], incomplete: str, before: str = "") -> 
 
 
 def _names_in(module: str, names: str) -> Names:
-    """Return what finds the names that are in a module, which is imported when a shell asks for them."""
     return lambda _: getattr(import_module(f"graphkit.{module}"), names)
 
 
@@ -103,7 +102,6 @@ def _symbols(model: Model) -> Iterable[str]:
 
 
 def _in_models(names_in: Callable[[Model], Iterable[str]], most: int | None = None) -> Names:
-    """Return what finds names in the models on the line, or in the first ones."""
     return lambda line: (name for model in itertools.islice(_models_on_line(line), most) for name in names_in(model))
 
 

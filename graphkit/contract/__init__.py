@@ -11,8 +11,18 @@ from graphkit.contract.bundle_contract import (
     StateTensor,
 )
 from graphkit.contract.contract_files import read_contract
-from graphkit.contract.contract_parts import Generation, State
-from graphkit.contract.host_contract import By, Contract, LoweredWith, Method, Port, Source, Table, sound_axis
+from graphkit.contract.host_contract import (
+    By,
+    Contract,
+    Generation,
+    LoweredWith,
+    Method,
+    Port,
+    Source,
+    State,
+    Table,
+    sound_axis,
+)
 
 __all__ = [
     "BundleContract", "BundleMethod", "BundlePort", "BundledWith", "By", "Contract", "Feed", "Generation",

@@ -13,7 +13,7 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta
 
-from graphkit.contract.contract_parts import (
+from graphkit.contract.host_contract import (
     FILE_NAME,
     LARGEST,
     NOT_RUN,

@@ -8,8 +8,17 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from graphkit.contract.bundle_contract import ALIGNMENT, FED, BundleContract, BundleMethod, BundlePort, StateTensor
-from graphkit.contract.contract_parts import FILE_NAME, AnyContract, AnyPort, FileRecord, ProofRecord, State
-from graphkit.contract.host_contract import SIZES, Contract, Port
+from graphkit.contract.host_contract import (
+    FILE_NAME,
+    SIZES,
+    AnyContract,
+    AnyPort,
+    Contract,
+    FileRecord,
+    Port,
+    ProofRecord,
+    State,
+)
 from graphkit.dtypes import BITS, FLOATS, INTEGERS, dtype_name
 
 MOST = 1 << 44  # elements of an array
@@ -78,7 +87,6 @@ def _check_port(port: AnyPort, states: Mapping[str, State]) -> Iterator[str]:
 
 
 def _is_array(shape: Sequence[int | str], dtype: str) -> bool:
-    """Whether dims and a dtype can be those of an array; a name stands for any size."""
     return dtype in BYTES and math.prod(max(1, dim) for dim in shape if isinstance(dim, int)) <= MOST
 
 
@@ -174,7 +182,6 @@ def _check_input(contract: Contract, place: int, port: Port) -> Iterator[str]:
 
 
 def _is_shared(count: int, contract: Contract) -> bool:
-    """Whether so many of something are as many for each sequence, and not none."""
     return contract.sequences == 1 or (count > 0 and count % contract.sequences == 0)
 
 

@@ -14,8 +14,7 @@ import msgspec
 from graphkit.contract.bundle_contract import VERSION as BUNDLE_VERSION
 from graphkit.contract.bundle_contract import BundleContract
 from graphkit.contract.contract_checks import bundle_problems, contract_problems, record_problems
-from graphkit.contract.contract_parts import AnyContract, FileRecord, is_unsealed
-from graphkit.contract.host_contract import VERSION, Contract
+from graphkit.contract.host_contract import VERSION, AnyContract, Contract, FileRecord, is_unsealed
 from graphkit.errors import ModelError
 from graphkit.io.toml import locate_problem
 from graphkit.render.document_blocks import printable
@@ -180,17 +179,7 @@ def record_files(folder: Path, names: Iterable[str]) -> dict[str, FileRecord]:
 
 
 def check_files(folder: Path, files: Mapping[str, FileRecord], record: str, *, checksums: bool = False) -> None:
-    """Check that files are those that were recorded: by size those that hosts read, or all by their checksums too.
-
-    Args:
-        folder: Where they are.
-        files: Their records, by name.
-        record: The name of the file that holds these.
-        checksums: Whether to read the files.
-
-    Raises:
-        ModelError: A file is missing, or another one.
-    """
+    """Raise ModelError for a file that is not as `record` says: by size for those that hosts read, or by checksums."""
     hint = f"{AGAIN}; what was changed on purpose is proven by `graphkit verify EXPORT {folder} --record`"
     for name, expected in files.items():
         path = folder / name

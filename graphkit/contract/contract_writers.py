@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 import numpy as np
 
 from graphkit.contract.bundle_contract import BundleContract, BundlePort
-from graphkit.contract.contract_parts import Generation, State
-from graphkit.contract.host_contract import By, Contract, Kind, Method, Port, Source, Table
+from graphkit.contract.host_contract import By, Contract, Generation, Kind, Method, Port, Source, State, Table
 from graphkit.errors import UsageError
 from graphkit.graph.names import family_label, family_pattern, group_pairs
 from graphkit.render.document_blocks import printable
@@ -291,7 +290,6 @@ def _state_record(state: State) -> dict[str, Any]:
 
 
 def _port_record(contract: Contract, port: Port) -> dict[str, Any]:
-    """Return the fields of an input or output, with places for the names in them."""
     of, output = (-1, -1) if port.source is None else _place_of(contract, port.source)
     source = {"kind": port.kind, "by": port.by, "window": port.source.window if port.source else 0}
     writes = next((place for place, state in enumerate(contract.states) if state.name == port.writes), None)
@@ -303,7 +301,6 @@ def _or_none(number: int | None) -> int:
 
 
 def _as_float32(number: float) -> float:
-    """Return a number as a float32 has it; refuse one that is too large."""
     try:
         return float(struct.unpack("<f", struct.pack("<f", number))[0])
     except OverflowError as error:
@@ -337,7 +334,6 @@ def _name_group(
 
 
 def _place_of(contract: Contract, source: Source) -> tuple[int, int]:
-    """Return the place of a source, -1 for none; of an output, its method and its place there."""
     if source.kind not in ("embedding", "rows", "state", "output"):
         return -1, -1
     if source.kind == "output":
@@ -352,7 +348,6 @@ def _place_of(contract: Contract, source: Source) -> tuple[int, int]:
 
 
 def _item_bytes(dtype: str) -> int:
-    """Return the bytes of an element; refuse a dtype without a whole number of them."""
     try:
         return np.dtype(dtype).itemsize
     except TypeError as error:

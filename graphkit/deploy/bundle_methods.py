@@ -121,7 +121,6 @@ def _decoder_only(model: Model, slots: int, update: Update) -> tuple[MethodModel
 
 
 def _takes_one(step: Model) -> bool:
-    """Whether a decoder takes one token at a time, so that another model reads the prompt."""
     tokens = step.roles.first("tokens")
     return tokens is not None and (declared_dims(tokens) or ())[1:2] == (1,)
 
@@ -169,7 +168,6 @@ def _encoder_decoder(encoder: Model, first: Model, step: Model, slots: int, upda
 
 
 def _slot_count(step: Model) -> CountSlotsInUse | None:
-    """Return what counts the slots in use of a static cache, None for a cache that grows."""
     return CountSlotsInUse(slots_first=int(writes_rows(step))) if has_static_cache(step) else None
 
 
@@ -184,7 +182,6 @@ def _start_in_place(draft: _Draft, later: Model, slots: int, update: Update) -> 
 
 
 def _with_tokens(decoder: Model) -> Model:
-    """Return a decoder whose tokens are called so that an encoder's are told apart."""
     tokens = decoder.roles.first("tokens")
     return decoder if tokens is None or tokens.name == TOKENS else with_names(decoder, {tokens.name: TOKENS})
 

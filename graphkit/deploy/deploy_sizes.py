@@ -217,7 +217,6 @@ forget_on_registration(fold_decoder.cache_clear)
 
 
 def _needed_numbers(model: Model, roles: Mapping[str, Axis]) -> dict[str, int]:
-    """Return the numbers that nodes need dims to be, but for those that grow with a cache."""
     forced = forced_sizes(model, {})
     return {n: int(size) for n, size in forced.items() if size >= 1 and roles.get(n) not in ("past", "total")}
 
@@ -332,10 +331,7 @@ class Setting(Struct, frozen=True):
 
 
 def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: bool) -> Setting:
-    """Return the size of each symbol of a folded model's inputs, by its role; refuse one that is not known.
-
-    A decoder runs at each step, on a cache or on recurrent state.
-    """
+    """Return the size of each symbol of a folded model's inputs, by its role; refuse one that is not known."""
     found = symbol_roles(original)  # what folding leaves says less of which dims belong together
     roles = {name: found.get(name, role) if role == "other" else role for name, role in symbol_roles(model).items()}
     by_role = {"batch": sizes.batch, "encoder": sizes.source}

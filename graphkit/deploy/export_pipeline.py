@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.model_fit import first_states
-from graphkit.contract.contract_parts import Generation
+from graphkit.contract.host_contract import Generation
 from graphkit.deploy.export_inputs import drop_idle_inputs, pad_states, pass_positions, share_dim_names, takes_positions
 from graphkit.equivalence.originals import Originals
 from graphkit.equivalence.result import GRADES
@@ -177,12 +177,7 @@ class Pipeline(Struct, frozen=True, eq=False):
 
 
 def find_pipeline(path: Path) -> Pipeline:
-    """Return the models of a folder, or one model.
-
-    Raises:
-        UsageError: There is none, or there are several of one role.
-        ModelError: A file is broken.
-    """
+    """Return the models of a folder, or one model; UsageError for none, or for several of one role."""
     split: tuple[tuple[Model, ...], tuple[Model, ...]] = (), ()
     if not path.is_dir():
         model = load(path)
@@ -237,7 +232,6 @@ def has_fixed_prompt(model: Model | None) -> bool:
 
 
 def _reads_encoder(model: Model | None) -> bool:
-    """Whether a decoder reads the output of an encoder, or a cache of it."""
     if model is None:
         return False
     states = model.roles.all("encoder state", "encoder tokens", "encoder mask")
@@ -384,7 +378,6 @@ def padding_token(model: Model) -> int | None:
 
 
 def _token_comparisons(model: Model) -> Iterator[tuple[Node, Value, Array]]:
-    """Yield the nodes that compare token ids with constants, the ids, and the constants."""
     shapes = infer(model)
     for node in find_nodes(model.scopes, *COMPARING):
         pair = node.input(0), node.input(1)

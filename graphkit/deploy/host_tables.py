@@ -312,7 +312,8 @@ def _biased_masks(part: HostPart, masks: Sequence[HostInput]) -> dict[str, HostT
     if not masks or not part.setting.is_padded or length < 2:
         return {}
     full = part.run("valid_length", length)
-    candidates = [mask for mask in masks if _may_be_bias(full[mask.name], length)]
+    wide = [mask for mask in masks if full[mask.name].ndim > 1 and full[mask.name].shape[-1] == length]
+    candidates = [mask for mask in wide if full[mask.name].any() and (full[mask.name] > MASKED).all()]
     for valid in range(1, length) if candidates else ():
         run = part.run("valid_length", valid)
         candidates = [mask for mask in candidates if is_bias_and_mask(run[mask.name], full[mask.name], valid)]
@@ -324,10 +325,6 @@ def _biased_masks(part: HostPart, masks: Sequence[HostInput]) -> dict[str, HostT
         open_mask = np.zeros((1, *[1] * (bias.ndim - 1), length), bias.dtype)
         tables[mask.name] = HostTable(mask, "mask", "valid_length", 0, open_mask, bias=bias)
     return tables
-
-
-def _may_be_bias(full: np.ndarray, length: int) -> bool:
-    return full.ndim > 1 and full.shape[-1] == length and bool(full.any()) and bool((full > MASKED).all())
 
 
 def is_bias_and_mask(mask: np.ndarray, full: np.ndarray, valid: int) -> bool:

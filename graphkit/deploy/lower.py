@@ -114,7 +114,7 @@ class AskedChanges(Struct, frozen=True, eq=False):
         measured = measure_deviation(self.export.originals, output, limits=options.limits, progress=progress)
         which = "that change" if len(self.done) == 1 else "these changes"
         without = "it" if len(self.done) == 1 else "them"
-        yield f"{said} The proof is against the export with {which}. Without {without}, {measured.words()}."
+        yield f"{said} The proof is against the export with {which}. Without {without}, {measured}."
 
 
 def asked_changes(export: Pipeline, options: LowerOptions | LoweredWith) -> AskedChanges:
@@ -311,7 +311,10 @@ def _draft_parts(changes: AskedChanges, sizes: LowerSizes, options: LowerOptions
     parts = _lower_parts(pipeline, sizes, progress)
     tables, arrays = collect_tables(parts)
     contract = build_contract(parts, pipeline, tables, sizes, options.pad)
-    _check_pad(contract, sizes.pad)
+    padded = {port.of for method in contract.methods for port in method.inputs if port.by == "source"}
+    if short := next((table for table in tables if table.name in padded and sizes.pad >= table.rows), None):
+        rows = f"table '{short.name}' has {short.rows:,} rows"
+        raise UsageError(f"token {sizes.pad} pads, but {rows} - give another with --pad")
     if contract.sizes.get("sound"):
         models = {part.method.name: part.model for part in parts}
         with _host_files(Draft(changes, parts, contract, arrays)) as folder:
@@ -370,15 +373,6 @@ def _at_opset(part: Lowered, asked: int | None, newest: int, target: Target) -> 
         blockers=blockers(outcome.model, target, passed=part.passes),
         stages=(*part.stages, stage),
     )
-
-
-def _check_pad(contract: Contract, pad: int) -> None:
-    padded = {port.of for method in contract.methods for port in method.inputs if port.by == "source"}
-    for table in contract.tables:
-        if table.name in padded and pad >= table.rows:
-            raise UsageError(
-                f"token {pad} pads, but table '{table.name}' has {table.rows:,} rows - give another with --pad"
-            )
 
 
 def _lower_sizes(pipeline: Pipeline, options: LowerOptions) -> LowerSizes:
@@ -440,7 +434,6 @@ def _lower_parts(pipeline: Pipeline, sizes: LowerSizes, progress: Progress) -> l
 
 
 def _splitting_stages(name: str, merged: Model | None, branch: Model) -> Iterator[Stage]:
-    """Yield the stage that makes a decoder of the first or of later steps of a merged one."""
     decoder = None if merged is None else merged.roles.decoder
     if merged is None or decoder is None:
         return
@@ -451,7 +444,6 @@ def _splitting_stages(name: str, merged: Model | None, branch: Model) -> Iterato
 
 
 def _count_states(encoder: Lowered) -> int:
-    """Return how many states an encoder gives to the decoder."""
     port = encoder.method.outputs[0] if encoder.method.outputs else None
     if port is None or len(port.shape) < 2:
         raise UsageError(
@@ -564,17 +556,9 @@ def settle_with_judges(
 ) -> tuple[Draft, tuple[Judgement, ...], tuple[str, ...]]:
     """Lower again with the passes that remove what judges leave on the CPU, until no pass does, for some rounds.
 
-    Args:
-        draft: The lowering.
-        again: Lowers once more, with passes of these names.
-        models_of: Gives the models of a lowering.
-        judges: The names of judges that are installed.
-        seconds: The time limit for each answer.
-        progress: Called with the name of each step before it starts.
-
-    Returns:
-        The lowering that leaves least, the answers about it, and a sentence about each round, where the first one found
-        anything.
+    `again` lowers once more, with passes of these names; `models_of` gives the models of a lowering. Return the
+    lowering that leaves least, the answers about it, and a sentence about each round, where the first one found
+    anything.
     """
     if not judges:
         return draft, (), ()

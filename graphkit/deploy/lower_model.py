@@ -66,7 +66,6 @@ from graphkit.shapes import AS_DECLARED, DimSpec, infer
 
 
 def _counted_positions(model: Model, setting: Setting, name: str) -> dict[str, np.ndarray]:
-    """Return the positions of a model that runs once, which count from 0."""
     shapes, arrays = infer(model), dict[str, np.ndarray]()
     for value in model.roles.all("positions"):
         dims = [dim.substitute(setting.dims) for dim in shapes[value].dims or ()]
@@ -395,7 +394,6 @@ class _Lowering:
         )
 
     def _add_bias(self, mask: str, bias: np.ndarray) -> None:
-        """Let the readers of a mask that the host makes read its sum with a constant."""
         editor = Editor(self.model)
         total = editor.unique_name(f"{mask}_sum")
         addends = [editor.constant(bias, f"{mask}_constant"), mask]

@@ -97,7 +97,6 @@ class LowerReport(ProvenReport):
         return self.judged.findings() if self.judged is not None else ()
 
     def _target_verdict(self) -> str:
-        """Return how many nodes the target refuses, and of how many no source says."""
         files = [file.blockers for file in self.files]
         refused, unknown = sum(len(each.blockers) for each in files), sum(each.open_nodes for each in files)
         said = f"of {unknown:,} of {count_things(sum(each.nodes for each in files), 'node(s)')} no source says"
@@ -234,10 +233,8 @@ def judge_words(command: str) -> tuple[str, ...]:
 def judge_models(command: str, models: Sequence[Path], seconds: float = JUDGE_SECONDS) -> Iterator[Judgement]:
     """Yield the answer of a judge about each model; exit status 0 passes, or a model that the device runs alone.
 
-    Args:
-        command: The name of a judge, or a program and its arguments, with `{model}` for the path of the model.
-        models: The files.
-        seconds: How long it may take for each; it is ended then, with what it has started.
+    A judge is known by its name, or is a program with its arguments and `{model}` for the path of the model. After so
+    many seconds for a model it is ended, with what it has started.
     """
     words = judge_words(command)
     if not words:

@@ -161,10 +161,8 @@ Places = tuple[int | None, ...]  # of the axes of a value
 def check_padding(part: Lowered, original: Model, folder: Path) -> None:
     """Refuse a text, half as long as may be, whose results change with what its padding holds.
 
-    Args:
-        part: The model that runs once for it.
-        original: The model, as it was exported; everybody pads one of a fixed length, if the token is known.
-        folder: The folder of `contract.json` and the tables.
+    The part runs once for it. A model of a fixed length is padded by everybody, if the token is known. The folder has
+    `contract.json` and the tables.
     """
     rng, fed = np.random.default_rng(0), list[Arrays]()
 

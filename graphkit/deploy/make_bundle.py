@@ -319,7 +319,6 @@ def _legal_inputs(encoder: Model, contract: BundleContract) -> Iterator[tuple[st
 
 
 def _check_masks(models: Sequence[Model]) -> None:
-    """Refuse masks that are not as hosts make them: 1 for what counts."""
     for model in models:
         for mask, polarity in model.roles.polarities.items():
             if polarity not in ("keeps", None):

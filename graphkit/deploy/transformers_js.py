@@ -192,7 +192,6 @@ def transformers_js_folder(
 
 
 def _with_alike_outputs(decoders: Sequence[Model]) -> list[Model]:
-    """Return decoders without what only one of them gives beside logits and caches, such as the encoder's state."""
     made, counts = list[Model](), Counter(value.name for model in decoders for value in model.graph.outputs)
     for model in decoders:
         others = {value.name for value, role in model.roles.outputs.items() if role not in ("logits", "present")}

@@ -14,8 +14,7 @@ from msgspec import structs
 from graphkit import __version__
 from graphkit.contract.bundle_contract import BundleContract
 from graphkit.contract.contract_files import first_difference, read_bundle, read_contract
-from graphkit.contract.contract_parts import FileRecord
-from graphkit.contract.host_contract import Contract
+from graphkit.contract.host_contract import Contract, FileRecord
 from graphkit.deploy.bundle_description import BUNDLE_TOML
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.lower import Draft, asked_changes, lower_again, prove_stages_again

@@ -16,7 +16,7 @@ from graphkit.analysis.typical_sizes import TYPICAL
 from graphkit.contract import Contract
 from graphkit.contract.bundle_contract import BundleContract
 from graphkit.contract.contract_files import record_files
-from graphkit.contract.contract_parts import NOT_RUN, ProofRecord
+from graphkit.contract.host_contract import NOT_RUN, ProofRecord
 from graphkit.deploy.bundle_methods import MethodModel
 from graphkit.deploy.deploy_sizes import DeploySizes
 from graphkit.deploy.export_pipeline import Pipeline
@@ -154,7 +154,6 @@ def bundling_costs(
 
 
 def _dim_of(originals: Sequence[Model], role: Axis, size: int) -> Expr:
-    """Return the dim of a role in the last of some models, its size where that is no symbol of its own."""
     names = [name for name, found in symbol_roles(originals[-1]).items() if found == role] if originals else []
     return symbol(names[0], int(role != "past")) if len(names) == 1 else const(size)
 
@@ -182,6 +181,5 @@ def _original_models(method: MethodModel, sources: Pipeline | Sequence[Chain]) -
 
 
 def _spec_of_sizes(model: Model, dims: Mapping[str, int]) -> DimSpec:
-    """Return those of some sizes that the model has symbols for."""
     known = symbol_roles(model)
     return DimSpec.of({name: size for name, size in dims.items() if name in known})

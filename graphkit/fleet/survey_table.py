@@ -114,7 +114,6 @@ def survey_table(
 
 
 def _shown_table(every: pa.Table, chosen: pa.Table, values: Mapping[str, Sequence[Value]]) -> SurveyTable:
-    """Return the columns that are shown, and how many models and errors there are."""
     errors = chosen.num_rows - chosen["error"].null_count
     rows = tuple(zip(*values.values(), strict=True))
     return SurveyTable(every.num_rows, chosen.num_rows, errors, tuple(values), rows)
@@ -138,7 +137,6 @@ def kind_lines(path: str) -> Iterator[str]:
 
 
 def _count_models(table: pa.Table, name: str) -> str:
-    """Return how many models of a table have any of what a column counts, "" for none."""
     models = sum(bool(count) for count in table[name].to_pylist()) if name in table.column_names else 0
     return f"{models:,} of {table.num_rows:,}" if models else ""
 

@@ -180,7 +180,6 @@ def _file_revision(path: str) -> str:
 
 
 def _expand_source(source: str, stdin: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield the models of a source, each with its revision."""
     if source == STREAM:
         yield from _models_of_list(stdin)
     elif is_listing(source):
@@ -194,7 +193,6 @@ def _expand_source(source: str, stdin: Iterable[str]) -> Iterator[tuple[str, str
 
 
 def _paths_of_source(source: str) -> Iterator[str]:
-    """Yield the models of a folder, a pattern or a path."""
     if os.path.isdir(source):
         yield from _models_below(source)
     elif Path(source).is_file():

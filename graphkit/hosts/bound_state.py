@@ -240,7 +240,6 @@ def _check_room(state: StateTensor, dims: Sequence[int]) -> None:
 
 
 def _device_array(memory: object, array: np.ndarray) -> DeviceArray | None:
-    """Return a copy of an array in the memory of a device, None where onnxruntime cannot allocate there."""
     try:
         return DeviceArray(memory, array)
     except Exception:  # onnxruntime's errors have no common base
@@ -252,20 +251,13 @@ Binding = BoundSession | IsolatedBinding
 
 @dataclass
 class Sessions:
-    """The sessions of a bundle, which its users share; each is opened when it is first run.
-
-    Attributes:
-        threads: Threads inside an operator; 0 for onnxruntime's choice.
-        prepack: Whether kernels may keep a copy of the weights; None for those of the files in `packed`.
-        optimize: Whether onnxruntime may fuse operators.
-        packed: See `packed_files`.
-    """
+    """The sessions of a bundle, which its users share; each is opened when it is first run."""
 
     folder: Path
-    threads: int
-    prepack: bool | None
-    optimize: bool
-    packed: frozenset[str] = frozenset()
+    threads: int  # threads inside an operator; 0 for onnxruntime's choice
+    prepack: bool | None  # whether kernels may keep a copy of the weights; None for those of the files in `packed`
+    optimize: bool  # whether onnxruntime may fuse operators
+    packed: frozenset[str] = frozenset()  # see `packed_files`
     open: type[Session | IsolatedSession] = Session
     provider: Provider = CPU
     opened: dict[str, Session | IsolatedSession] = field(default_factory=dict, repr=False)
@@ -420,11 +412,7 @@ class BoundMethods:
         return {port.name: given[port.name] if port.name in given else results[port.name] for port in ports.results}
 
     def reorder(self, method: BundleMethod, indices: np.ndarray) -> None:
-        """Let each row of the state be a copy of another: written to a second arena, which becomes the state.
-
-        Raises:
-            RunError: onnxruntime fails.
-        """
+        """Let each row of the state be a copy of another: written to a second arena, which becomes the state."""
         bound, state = self._session(method), self.state
         ports = {each.state.name: each for each in self._ports[method.name].states}
         for port in self._ports[method.name].fed:

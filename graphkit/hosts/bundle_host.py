@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from graphkit.contract.bundle_contract import BundleContract, BundleMethod
 from graphkit.contract.contract_files import read_bundle
-from graphkit.contract.contract_parts import Generation
+from graphkit.contract.host_contract import Generation
 from graphkit.errors import GraphkitError, UsageError
 from graphkit.hosts.bound_state import BoundMethods, BundleState, Sessions, packed_files
 from graphkit.hosts.method_feeds import (

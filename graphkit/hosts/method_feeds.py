@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from graphkit.contract.bundle_contract import BundleContract, BundleMethod, BundlePort, LegalSize
 from graphkit.contract.contract_files import check_files
-from graphkit.contract.contract_parts import AnyContract
+from graphkit.contract.host_contract import AnyContract
 from graphkit.dtypes import dtype_name, inline_array
 from graphkit.errors import ModelError, UnprovenWarning, UsageError
 from graphkit.graph.declared_types import declared_type
@@ -82,19 +82,11 @@ def checked_feeds(
     kept: int = 0,
     legal: Mapping[str, LegalSize] = {},
 ) -> Feeds:
-    """Return the feeds of a method; a mask that is left out is ones.
+    """Return the feeds of a method, with a mask of ones where it is left out; UsageError for what is missing or too
+    large.
 
-    Args:
-        method: The method.
-        most: The largest that each size may be, by name.
-        tokens: Its tokens.
-        mask: 1 for each of these that counts, 0 for padding.
-        inputs: Its other inputs, by name.
-        kept: For how many of the last tokens it is to give logits, where it can choose; 0 for all of them.
-        legal: The legal sizes, by name, where not all up to the largest are legal.
-
-    Raises:
-        UsageError: Something is missing, or does not fit.
+    `most` says the largest that each size may be, and `legal` which sizes are legal where not all up to that are. Where
+    a method can choose, it gives the logits of `kept` of the last tokens; 0 for all of them.
     """
     users = {port.name for port in method.sources.get("user", ())}
     if odd := sorted(set(inputs) - users):
@@ -162,12 +154,9 @@ def _check_legal(port: BundlePort, sizes: Mapping[str, int], legal: Mapping[str,
 
 
 def of_source(method: BundleMethod, ids: npt.ArrayLike, mask: npt.ArrayLike | None) -> dict[str, np.ndarray]:
-    """Return ids and their mask by the names of the inputs that take them; nothing where only tokens are taken.
+    """Return ids and their mask by the names of the inputs that take them; UsageError where none takes one of them.
 
-    So it is where the tokens are rows of embeddings, beside which there are positions.
-
-    Raises:
-        UsageError: An input takes one of them, and none the other.
+    Nothing where only tokens are taken: they are rows of embeddings, beside which there are positions.
     """
     takes_rows = any(len(port.shape) == 3 for port in method.sources.get("tokens", ()))
     users = [port.name for port in method.inputs if port.kind == "user" and not takes_rows]
@@ -211,9 +200,7 @@ def check_folder(folder: Path, contract: AnyContract, record: str, *, checksums:
     """Check the files that a contract records, and warn, once for each folder, where it is not proven.
 
     `record` is the file of the contract. With `checksums` all files are read to compare theirs, instead of sizes alone.
-
-    Raises:
-        ModelError: A file is missing, or another one than was recorded.
+    Raises ModelError where a file is missing, or another one than was recorded.
     """
     check_files(folder, contract.files, record, checksums=checksums)
     if not contract.proof.passed:

@@ -151,11 +151,7 @@ class Host:
                 raise UsageError(f"input '{name}' is {list(array.shape)}, and the model takes {list(port.shape)}{hint}")
 
     def _take_sound(self, valid: Sequence[int]) -> None:
-        """Fill the sound with zeros, and take note of how many positions are valid.
-
-        Raises:
-            UsageError: It is too short or too long, or there is not one length a sequence.
-        """
+        """Fill the sound with zeros, and take note of how many positions are valid."""
         sizes = self.contract.sizes
         most, stride, offset = sizes["sound"], sizes["stride"], sizes["offset"]
         ports = [port for method in self.contract.methods for port in method.inputs if port.is_sound]
@@ -266,7 +262,6 @@ class Host:
         return answers
 
     def _split_sequences(self, ids: Tokens, what: str) -> Ids:
-        """Return the tokens of each sequence; UsageError where there is not one a sequence."""
         is_one = self.batch == 1 and not isinstance(ids[0] if len(ids) else 0, Sequence)
         sequences = [list(ids)] if is_one else [list(sequence) for sequence in ids]  # type: ignore[arg-type]
         if len(sequences) != self.batch:
@@ -324,7 +319,6 @@ class Host:
         return self.valid[row] - 1
 
     def _write(self, name: str, new: np.ndarray) -> None:
-        """Write a new token into the next slot, or all of a state that does not grow."""
         axis, state = self.axis[name], self.state[name]
         if axis is None:
             state[...] = new
@@ -335,11 +329,7 @@ class Host:
 def source_and_inputs(
     source: Tokens | Inputs, inputs: Inputs | None, named: Inputs
 ) -> tuple[Tokens, dict[str, np.ndarray]]:
-    """Return the source and the inputs by name, which may stand in its place.
-
-    Raises:
-        UsageError: An input is given twice.
-    """
+    """Return the source and the inputs by name, which may stand in its place, none given twice."""
     ids: Tokens = () if isinstance(source, Mapping) else source
     arrays = join_inputs(source if isinstance(source, Mapping) else {}, inputs or {}, named)
     return ids, {name: np.asarray(array) for name, array in arrays.items()}
@@ -350,7 +340,6 @@ def _goes_on(tokens: Sequence[int], steps: int, ends: Sequence[int]) -> bool:
 
 
 def _fill_mask(mask: np.ndarray, port: Port, shape: Sequence[int] = ()) -> np.ndarray:
-    """Return a mask over the last axis, the same for all others, broadcast to its own shape or to one like it."""
     typed = np.maximum(mask, np.finfo(port.dtype).min).astype(port.dtype)  # an infinite floor could give NaN
     return np.ascontiguousarray(np.broadcast_to(typed, shape or port.shape)).reshape(port.shape)
 
@@ -398,11 +387,8 @@ class _Sessions:
 def slots_mask(past: int, capacity: int, window: int, floor: float) -> np.ndarray:
     """Return the mask over the slots of a cache and, last, the new token: float32 [capacity + 1].
 
-    Args:
-        past: Slots in use.
-        capacity: Slots.
-        window: How many tokens count, the new one included; 0 for all.
-        floor: What is added where nothing counts.
+    So many slots are `past`; of these as many count as a window takes, the new token included, all for 0. The floor is
+    added where nothing counts.
     """
     mask = np.full(capacity + 1, floor, np.float32)
     mask[max(0, past + 1 - window) if window else 0 : past] = 0
@@ -425,11 +411,7 @@ def sound_length(array: np.ndarray, port: Port, most: int) -> int:
 
 
 def with_zeros(array: np.ndarray, port: Port, most: int, valid: Sequence[int]) -> np.ndarray:
-    """Return sounds with zeros behind the valid samples of each, as long as their port.
-
-    Raises:
-        UsageError: They have other axes than their port, or are longer.
-    """
+    """Return sounds with zeros behind the valid samples of each, as long as their port; UsageError for longer ones."""
     axis = sound_axis(port, most)
     if sound_length(array, port, most) > most or len(array) != port.shape[0]:
         raise UsageError(f"'{port.name}' is {list(array.shape)}, and takes at most {list(port.shape)}")

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from msgspec import Struct, field
 
-from graphkit.contract.contract_parts import EarlyStopping, Generation
+from graphkit.contract.host_contract import EarlyStopping, Generation
 from graphkit.errors import GenerationWarning, ModelError, UsageError
 
 OF_PROMPT = ("decoder_input_ids", "decoder_start_token_id", "forced_decoder_ids", "language", "lang_to_id", "task")
@@ -57,11 +57,7 @@ def _tokens_below(vocabulary: int, tokens: Iterable[int]) -> list[int]:
 
 
 def most_new_tokens(generation: Generation, asked: int | None, prompt: int) -> int:
-    """Return how many tokens to give behind a prompt of so many: as many as are asked for, or as the export says.
-
-    Raises:
-        UsageError: Neither says so, or it is none.
-    """
+    """Return how many tokens to give behind a prompt of so many; UsageError where nobody says so, or says none."""
     longest, name = generation.max_length, "max_length"
     steps = asked if asked is not None else generation.max_new_tokens
     if steps is None:
@@ -247,8 +243,7 @@ def beam_search(
 ) -> list[list[int]]:
     """Return the tokens of the best beam of each row, its end token included; for arguments see `greedy_search`.
 
-    Raises:
-        UsageError: There are more beams than tokens.
+    Raises UsageError where there are more beams than tokens.
     """
     (count, vocabulary), beams = logits.shape, options.beams
     if beams > vocabulary:

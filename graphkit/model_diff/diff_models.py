@@ -157,7 +157,6 @@ def note_changes(matching: NodeMatching, weights: Pairs, a: Model, b: Model) -> 
 
 
 def _doc_and_metadata(message: Any) -> dict[str, str]:
-    """Return the doc string and the metadata of a node or a tensor."""
     doc = {"doc string": as_text(message.doc_string)} if message.doc_string else {}
     return doc | {f"metadata '{key}'": text for key, text in props(message.metadata_props).items()}
 
@@ -175,7 +174,6 @@ def _port_notes(value: Value) -> dict[str, str]:
 
 
 def _quantization_changes(matching: NodeMatching, a: Model, b: Model) -> Iterator[NoteChange]:
-    """Yield the tensors whose quantisation is annotated in another way, whatever they and its tensors are called."""
     mine, theirs = (_annotations(model, matching) for model in (a, b))
     for token in dict.fromkeys([*mine, *theirs]):
         before, after = mine.get(token, []), theirs.get(token, [])
@@ -310,7 +308,6 @@ def diff(a: ModelLike, b: ModelLike, options: DiffOptions = DiffOptions()) -> Mo
 
 
 def _renamed_values(matching: NodeMatching, a: Model) -> tuple[tuple[str, str], ...]:
-    """Return the values that are called otherwise, inputs and outputs of the main graph aside."""
     ends = {*a.graph.inputs, *a.graph.outputs}
     return tuple(
         (value_path(value_a), value_path(value_b))

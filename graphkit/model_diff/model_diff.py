@@ -241,7 +241,6 @@ def _join_changes(changes: Sequence[NoteChange]) -> Iterator[Change]:
 
 
 def _by_module(removed: Sequence[LoneNode], added: Sequence[LoneNode]) -> list[tuple[str, tuple[str, str]]]:
-    """Return the path of each module with the operators that were removed and added there."""
     paths: dict[tuple[str, ...], str] = {}
     counts: dict[tuple[str, ...], tuple[Counter[str], Counter[str]]] = {}
     for side, nodes in enumerate((removed, added)):
@@ -253,7 +252,6 @@ def _by_module(removed: Sequence[LoneNode], added: Sequence[LoneNode]) -> list[t
 
 
 def _tally_text(operators: Counter[str]) -> str:
-    """Return operators as `MatMul + 2 Add`."""
     counts = sorted(operators.items())
     return " + ".join(operator if count == 1 else f"{count:,} {operator}" for operator, count in counts)
 

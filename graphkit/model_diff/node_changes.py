@@ -104,7 +104,6 @@ def _lone_nodes(nodes: Sequence[Node], instead: dict[Node, dict[str, None]]) -> 
 
 
 def _node_differences(node_a: Node, node_b: Node, reading: _Reading) -> Iterator[Change]:
-    """Yield how two nodes that are the same differ."""
     if node_a.operator != node_b.operator:
         yield Change("operator", node_a.operator, node_b.operator)
     if node_a.proto.overload != node_b.proto.overload:
@@ -130,7 +129,6 @@ def _input_changes(node_a: Node, node_b: Node, reading: _Reading) -> Iterator[Ch
 
 
 def _name_of_value(value: Value | None) -> str | None:
-    """Return the name of a value; of a small constant whose name an exporter counted, its values."""
     if value is None:
         return None
     tensor = value.constant if value.kind == "node" and is_counted(value.name) else None
@@ -182,14 +180,11 @@ Key = Callable[[Value, int], Hashable]  # of a constant and its number
 
 
 class Weights(Struct, frozen=True):
-    """The constants that differ.
-
-    Attributes:
-        unread: The constants of A that were not compared, since bytes of theirs or of those in B are missing.
-    """
+    """The constants that differ."""
 
     changes: tuple[WeightChange, ...] = ()  # one for each
     renamed: tuple[tuple[str, str], ...] = ()  # names in A and in B of constants that are equal
+    # the constants of A that were not compared, since bytes of theirs or of those in B are missing
     unread: tuple[str, ...] = ()
     pairs: tuple[tuple[Value, Value], ...] = ()  # those that are the same, in A and in B
 
@@ -231,11 +226,7 @@ class _Side(Struct, frozen=True, eq=False, dict=True):
 
 
 def weight_changes(matching: NodeMatching, read: ReadConstants, a: Model, b: Model) -> Weights:
-    """Return the constants that differ; `read` are those that nodes read at the same places.
-
-    Raises:
-        ModelError: A file of weights has shrunk since the model was read.
-    """
+    """Return the constants that differ; `read` are those that nodes read at the same places."""
     graphs = {graph for pair in matching.graphs for graph in (pair.a, pair.b)}  # a function of one model is none
     scopes = [tuple(all_scopes(tuple(root for root in model.scopes if root in graphs))) for model in (a, b)]
     graphs |= {graph for pair in matching.moves for graph in (pair.a, pair.b)}
@@ -303,7 +294,6 @@ def _weight_changes(value_a: Value, value_b: Value, mine: _Side, theirs: _Side) 
 
 
 def _lone(value: Value, kind: WeightKind, side: _Side, other: _Side) -> WeightChange:
-    """Return a constant that only one model has."""
     names, texts = (value_path(value), ""), (_weight_text(value), "")
     if kind == "added":
         names, texts = names[::-1], texts[::-1]
@@ -496,19 +486,16 @@ class NodeChanges(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class WeightChange:
-    """A constant that differs: an initializer, the default of an input, or the tensor of a Constant node.
-
-    Attributes:
-        kind: What differs: its values, its dtype, its dims, whether it is there, or whether it is an initializer.
-        with_nodes: Whether all nodes that read it, or the body that it is in, were removed, or added, with it.
-    """
+    """A constant that differs: an initializer, the default of an input, or the tensor of a Constant node."""
 
     name: str  # in A, "" where A lacks it
     other: str  # in B, "" where B lacks it
+    # what differs: its values, its dtype, its dims, whether it is there, or whether it is an initializer
     kind: WeightKind
     before: str  # dtype and dims in A, with the values of a small one; "" where A lacks it
     after: str  # the same in B
     equal_to: str = ""  # a constant of the same bytes: of the other model, or of A where it is in both; "" for none
+    # whether all nodes that read it, or the body that it is in, were removed, or added, with it
     with_nodes: bool = False
     has_values: bool = field(default=False, metadata={"in_json": False})  # whether `before` or `after` has its values
 

@@ -85,7 +85,6 @@ class NodeMatching(Struct, eq=False):
 
 
 def _unmatched_nodes(graphs: Sequence[Scope], matched: Mapping[Node, Node]) -> Sequence[Node]:
-    """Return the nodes of graphs that match none, and those in their bodies."""
     alone = [node for graph in graphs for node in graph.nodes if node not in matched]
     inside = (inner for node in alone for inner in all_nodes(tuple(node.bodies.values())) if inner not in matched)
     return tuple(dict.fromkeys([*alone, *inside]))
@@ -175,7 +174,6 @@ def _pair_others(matching: NodeMatching, pair: GraphPair) -> None:
 
 
 def _pair_equal(matching: NodeMatching, mine: Sequence[Node], theirs: Sequence[Node]) -> None:
-    """Match nodes that compute the same, of those that match none."""
     numbers = matching.values.numbers.nodes
     by_number = group_pairs((numbers[node], node) for node in theirs)
     for node in mine:

@@ -90,7 +90,6 @@ def page_rewrites(changes: Sequence[CostChange]) -> tuple[Mapping[str, object], 
 
 
 def _freeze_original(original: _Side, result: _Side, wish: Mapping[Axis, int] = {}) -> None:
-    """Fix the sizes of an original that are numbers in its result; all of them where the result has no symbols."""
     frozen = dict(frozen_dims(original.model, result.model, wish).dims)
     original.fix(frozen)
     result.fix(frozen)
@@ -151,7 +150,6 @@ def _branch_nodes(model: Model, result: Model) -> list[Node] | None:
 
 
 def _by_name(mine: Iterable[Node], theirs: Iterable[Node]) -> Mapping[Node, Node]:
-    """Return nodes of one operator and label, where these tell one node from all others."""
     nodes_a, nodes_b = _nodes_by_name(mine), _nodes_by_name(theirs)
     parts = {(operator, label.partition("/")[2]): node for (operator, label), node in nodes_b.items() if "/" in label}
     return {node: (nodes_b.get(key) or parts[key]) for key, node in nodes_a.items() if key in nodes_b or key in parts}

@@ -10,20 +10,17 @@ from msgspec import Struct
 
 
 class Formula(Struct, frozen=True):
-    """A number that follows from the sizes of the input dims: a page computes it anew where its reader sets others.
-
-    Attributes:
-        unit: `B` for bytes, `,` for a number that is told in full; for a part of a whole, `%` for its share, `/` for
-            the quotient, `ratio` for that with two decimals.
-        model: The number of its model on a page of several, where the number stands outside of what is about that.
-    """
+    """A number that follows from the sizes of the input dims: a page computes it anew where its reader sets others."""
 
     text: str  # how it is shown
     value: int | None  # the number at the sizes that are shown; None if it is not known
     expression: str  # in the input dims, or `PEAK`; "" if there is none that could be read
+    # `B` for bytes, `,` for a number that is told in full; for a part of a whole, `%` for its share, `/` for the
+    # quotient, `ratio` for that with two decimals
     unit: Literal["", "B", ",", "%", "/", "ratio"] = ""
     whole: str = ""  # the whole, as an expression
     over: tuple[str, int] | None = None  # a symbol and its size, where the number is told at another size of it
+    # the number of its model on a page of several, where the number stands outside of what is about that
     model: int | None = None
 
 
@@ -96,14 +93,11 @@ class Prose(Struct, frozen=True):
 
 
 class Column(Struct, frozen=True):
-    """A column.
-
-    Attributes:
-        kind: `code` for names and expressions, `number` for cells aligned to the right, `note` for cells that a
-            terminal, to save width, prints beneath the first `code` cell of the row.
-    """
+    """A column."""
 
     name: str
+    # `code` for names and expressions, `number` for cells aligned to the right, `note` for cells that a terminal, to
+    # save width, prints beneath the first `code` cell of the row
     kind: Literal["text", "code", "number", "note"] = "text"
 
 

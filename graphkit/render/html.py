@@ -115,7 +115,6 @@ def _table_html(block: Table) -> str:
 
 
 def _formula_html(cell: Formula) -> str:
-    """Return a number with its expression, which `page/sizes.mjs` evaluates."""
     named = {
         "value": "" if cell.value is None else str(cell.value),
         "data-formula": cell.expression,
@@ -143,13 +142,10 @@ NOT_IN_AN_ID = re.compile(r"[^a-z0-9]+")
 def html_page(
     result: Document, graphs: Sequence[PageGraph] = (), explanations: Mapping[str, str] | None = None, title: str = ""
 ) -> str:
-    """Return a whole page.
+    """Return a whole page about a result; its title is that of the result where none is given.
 
-    Args:
-        result: What to show.
-        graphs: The graphs that it can be searched for, as `analysis.page_graph.page_graph` makes them.
-        explanations: Texts that explain what the first section says, by title; each unfolds below it.
-        title: Of the page, "" for the heading of the result.
+    `graphs` can be searched, as `analysis.page_graph.page_graph` makes them; `explanations` are texts that explain what
+    the first section says, by title, and unfold below it.
     """
     title = escape_html(title or result.heading())
     first, *others = _split_sections(result.blocks())
@@ -211,7 +207,6 @@ def _section_html(section: Section) -> str:
 
 
 def _inner_place(place: str, heading: Heading) -> str:
-    """Return the id of an inner heading, which no section has: theirs have no dot."""
     return f"{place}.{_anchor_slug(heading.text)}"
 
 
@@ -220,7 +215,6 @@ def _anchor_slug(text: str) -> str:
 
 
 def _explanation_html(explanations: Mapping[str, str]) -> str:
-    """Return texts that are folded away until somebody asks for one."""
     texts = ""
     for title, text in explanations.items():
         texts += f'<details id="explanations.{_anchor_slug(title)}">'
@@ -275,7 +269,6 @@ def _page_file(name: str) -> str:
 
 
 def _security_policy(style: str, script: str) -> str:
-    """Return a content-security policy under which this style and this script are all that works."""
     style_hash, script_hash = (b64encode(hashlib.sha256(t.encode()).digest()).decode() for t in (style, script))
     return (
         f"default-src 'none'; style-src 'sha256-{style_hash}'; script-src 'sha256-{script_hash}'; "

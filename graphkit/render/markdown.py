@@ -51,7 +51,6 @@ def _block_lines(block: Block, level: int) -> Iterator[str]:
 
 
 def _list_lines(block: Lines) -> Iterator[str]:
-    """Yield lines as a list, and the commands among them as a block of code."""
     signs = {"warning": "**Warning:** ", "note": "", "plain": ""}
     shown = [f"- {signs[role]}{escape_markdown(text)}" for text, role in block.rows if role != "command"]
     commands = [printable(text) for text, role in block.rows if role == "command"]
@@ -79,7 +78,6 @@ def _cell_text(text: str, column: Column) -> str:
 
 
 def _code_fence(text: str, least: int = 1) -> str:
-    """Return backticks that stand around a text, more than there are in a row in it."""
     return "`" * max(least, max((len(run) for run in re.findall("`+", text)), default=0) + 1)
 
 

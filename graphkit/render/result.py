@@ -32,38 +32,33 @@ class _Shown:
     """How a field is shown: see `tabled`."""
 
     headings: str
-    title: str
     cells: Callable[[Any], Sequence[Cell]] | None
     most: int | None
     empty: str
 
     def blocks(self, rows: Sequence[object], most: int | None) -> Iterator[Block]:
         if rows and self.cells is not None:
-            yield table(self.headings, [*map(self.cells, rows[:most])], self.title)
+            yield table(self.headings, [*map(self.cells, rows[:most])])
         elif rows:
-            yield table_of(self.headings, rows[:most], self.title)
+            yield table_of(self.headings, rows[:most])
         if most is not None and len(rows) > most:
             yield Prose(f"... and {len(rows) - most:,} more in the JSON report.")
 
 
 def tabled(
     headings: str,
-    title: str = "",
     *,
     cells: Callable[[Any], Sequence[Cell]] | None = None,
     most: int | None = None,
     empty: str = "",
 ) -> Mapping[str, object]:
-    """Return the metadata of a field of a result, a tuple of rows, that is shown as a table.
+    """Return the metadata of a field of a result, a tuple of rows, that is shown as a table: its headings as in
+    `table_of`.
 
-    Args:
-        headings: As in `table_of`; with `cells`, as in `table`.
-        title: Of the table.
-        cells: The cells of a row, where these are not its attributes.
-        most: How many rows are shown; JSON and CSV have all.
-        empty: What the result says where none of its tables has a row.
+    With `cells` they are as in `table`, and it gives the cells of a row. `most` says how many rows are shown; JSON and
+    CSV have all. `empty` is what the result says where none of its tables has a row.
     """
-    return {"table": _Shown(headings, title, cells, most, empty)}
+    return {"table": _Shown(headings, cells, most, empty)}
 
 
 class Sizes(tuple[tuple[str, int], ...]):
@@ -192,11 +187,7 @@ class Result:
         return csv_text(self.csv_tables())
 
     def to_dataframe(self) -> Any:
-        """Return the first table as a data frame of pandas, or of polars where that is what is installed.
-
-        Raises:
-            UsageError: There is no table, or neither is installed.
-        """
+        """Return the first table as a data frame of pandas or polars; UsageError without a table or either of them."""
         from graphkit.render.markdown import plain_columns
 
         first = next(iter(self.csv_tables()), None)

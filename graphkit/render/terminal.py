@@ -160,7 +160,6 @@ def row_lines(
 
 
 def _side_by_side(block: Sequence[Sequence[str]], widths: Sequence[int], start: int, style: str) -> Iterator[Text]:
-    """Yield the lines of cells beside each other, none of them for cells that are all empty."""
     if start and not any(line for cell in block for line in cell):
         return
     for number in range(max(map(len, block))):
@@ -260,7 +259,6 @@ class Brief(Struct, frozen=True):
             yield part
 
     def _shorten_table(self, block: Block, room: int) -> Block | None:
-        """Return a table with as many rows as there is room for, None where there is none for a few of them."""
         if not isinstance(block, Table):
             return None
         counts = range(len(block.rows) - 1, LEAST_ROWS - 1, -1)
@@ -277,7 +275,6 @@ def _least_part(block: Block) -> Block:
 
 
 def _rest_row(block: Table, count: int) -> list[str | None]:
-    """Return a row that says how many more there are."""
     named = next((at for at, column in enumerate(block.columns) if column.kind != "number"), 0)
     rest = f"... and {len(block.rows) - count:,} more"
     return [rest if at == named else None for at in range(len(block.columns))]
@@ -297,7 +294,6 @@ def _divide_blocks(blocks: Sequence[Block]) -> tuple[list[Block], list[tuple[str
 
 
 def _first_words(blocks: Sequence[Block]) -> str:
-    """Return what a section says first: a sentence, or how many rows its table has."""
     for block in blocks:
         if isinstance(block, Prose | Lines):
             text = block.text if isinstance(block, Prose) else block.rows[0][0]

@@ -1,4 +1,4 @@
-"""Causes of a bundle's differences: inputs of the decoder that it makes otherwise, constants, states."""
+"""Causes of a bundle's differences: inputs of the decoder that it makes otherwise, constants, places of new slots."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import onnx
 from msgspec import Struct, field
 from onnx import helper
 
-from graphkit.contract.bundle_contract import BundleContract, StateTensor
+from graphkit.contract.bundle_contract import BundleContract
 from graphkit.equivalence.originals import Originals
 from graphkit.errors import GraphkitError
 from graphkit.graph.declared_types import declared_type
@@ -29,7 +29,6 @@ from graphkit.verify.cause_search import (
     Cause,
     Export,
     Undo,
-    describe_order,
     find_sole_cause,
     first_node,
     is_mended,
@@ -48,20 +47,12 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class Call(Struct, frozen=True, eq=False):
-    """A call of the export.
+    """A call of the export."""
 
-    Attributes:
-        past: How many tokens there are before.
-        exports: Its models, with what they are fed.
-        mask: 1 for each token up to now that counts, [rows, tokens].
-        states: What it keeps for the next call, of rows and slots in use, by the name of the bundle's state.
-    """
-
-    past: int
-    exports: tuple[Export, ...]
+    past: int  # how many tokens there are before
+    exports: tuple[Export, ...]  # its models, with what they are fed
     logits: np.ndarray
-    mask: np.ndarray
-    states: Arrays
+    mask: np.ndarray  # 1 for each token up to now that counts, [rows, tokens]
 
     def counted_logits(self, logits: np.ndarray) -> np.ndarray:
         """Return the logits of tokens that are no padding."""
@@ -106,29 +97,22 @@ class RecordedSession(IsolatedSession):
 
 
 class Case(Struct, eq=False):
-    """The prompts that fail, and the calls of the export for them.
-
-    Attributes:
-        contract: What it does; at first what `bundle.json` says.
-        models: What runs in place of its files.
-        near: How far logits may be.
-        slots: How many slots the states have that models are told where to write, by what tells them, and whether that
-            has an axis.
-        calls: Of the export, for each prompt; they are made with it.
-    """
+    """The prompts that fail, and the calls of the export for them."""
 
     originals: Originals
     folder: Path
-    contract: BundleContract
-    models: Models
+    contract: BundleContract  # what it does; at first what `bundle.json` says
+    models: Models  # what runs in place of its files
     prompts: Sequence[Prompt]
-    near: float
+    near: float  # how far logits may be
+    # how many slots the states have that models are told where to write, by what tells them, and whether that has an
+    # axis
     slots: dict[str, tuple[int, bool]] = field(default_factory=dict)
-    calls: Sequence[Sequence[Call]] = ()
+    calls: Sequence[Sequence[Call]] = ()  # of the export, for each prompt; they are made with it
     _sessions: dict[Model, RecordedSession] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.calls = [[*_calls_of(self.originals, self.contract, prompt)] for prompt in self.prompts]
+        self.calls = [[*_calls_of(self.originals, prompt)] for prompt in self.prompts]
 
     def undo(self, models: Models) -> Undo:
         """Return the undoing of a fault: some models replaced."""
@@ -136,10 +120,10 @@ class Case(Struct, eq=False):
 
     def distances(self) -> Iterator[float]:
         """Decode the prompts, and yield how far the logits are from the export's, in multiples of the tolerance."""
-        return (self._logits_distance(call, logits) for call, _, logits in self._decode())
+        return (self._logits_distance(call, logits) for call, logits in self._decode())
 
-    def _decode(self) -> Iterator[tuple[Call, AlteredBundle, np.ndarray | None]]:
-        """Yield each call, the bundle after it, and its logits; None for those of a failure."""
+    def _decode(self) -> Iterator[tuple[Call, np.ndarray | None]]:
+        """Yield each call and its logits; None for those of a failure."""
         for model in self.models.values():
             if model not in self._sessions:
                 self._sessions[model] = RecordedSession(model)
@@ -154,9 +138,9 @@ class Case(Struct, eq=False):
                 try:
                     logits = bundle.step(prompt.steps[number - 1]) if number else start_bundle(bundle, prompt)
                 except GraphkitError:
-                    yield call, bundle, None
+                    yield call, None
                     break
-                yield call, bundle, logits
+                yield call, logits
 
     def _logits_distance(self, call: Call, logits: np.ndarray | None) -> float:
         if logits is None or call.logits.shape != logits.shape:
@@ -165,17 +149,14 @@ class Case(Struct, eq=False):
         return largest_multiple(apart, self.near)
 
     def begin(self) -> str:
-        """Return where the difference begins, in a clause: at a node, or in what a call keeps."""
+        """Return where the difference begins, in a clause."""
         file = ""
-        for call, bundle, logits in self._decode():
+        for call, logits in self._decode():
             method = self.contract.method("step" if call.past else "once")
             assert method is not None
             file = method.file
             if not self._logits_distance(call, logits) <= 1:
                 return self._first_node(call, file)
-            for name, known in call.states.items():
-                if text := self._state_difference(name, bundle.state[name], known, call):
-                    return f"the logits of {method.name} are right, and what it keeps is not: {text}"
         return f"it is in {file}"
 
     def _first_node(self, call: Call, file: str) -> str:
@@ -189,25 +170,8 @@ class Case(Struct, eq=False):
                 return f"it begins at '{node}' of {file}"
         return f"it is in {file}"
 
-    def _state_difference(self, name: str, state: np.ndarray, known: np.ndarray, call: Call) -> str:
-        tensor, count = self.contract.state(name), call.mask.shape[1]
-        if tensor.update == "ring" and count > tensor.shape[tensor.axis or 0]:
-            return ""
-        if tensor.axis is not None and self.originals.step is not None:
-            state = np.moveaxis(state, tensor.axis, _growing_axis(self.originals.step, tensor))
-        part = state[tuple(map(slice, known.shape))]
 
-        def differ(array: np.ndarray, right: np.ndarray) -> bool:
-            return not distance_of_spread(right, array) <= self.near
-
-        is_same = part.shape == known.shape and not differ(call.without_padding(part), call.without_padding(known))
-        if is_same if known.dtype.kind == "f" else np.array_equal(part, known):
-            return ""
-        order = describe_order(name, state, known, differ) if known.dtype.kind == "f" else ""
-        return order.removesuffix(".") or f"'{name}' does not hold what the original keeps"
-
-
-def _calls_of(originals: Originals, contract: BundleContract, prompt: Prompt) -> Iterator[Call]:
+def _calls_of(originals: Originals, prompt: Prompt) -> Iterator[Call]:
     assert originals.first is not None
     assert originals.step is not None
     oracle = Oracle(originals, prepack=False, can_choose=not prompt.all_logits)
@@ -218,27 +182,10 @@ def _calls_of(originals: Originals, contract: BundleContract, prompt: Prompt) ->
     past, mask, logits = 0, prompt.mask, begin_prompt(oracle, prompt)
     for tokens in prompt.steps:
         fed = oracle.later_feed(tokens)
-        yield Call(past, exports, logits, mask, dict(_exported_states(contract, originals.step, fed, mask.shape[1])))
+        yield Call(past, exports, logits, mask)
         past, exports, logits = mask.shape[1], ((originals.step, fed, ""),), oracle.step(tokens)
         mask = np.concatenate([mask, np.ones_like(tokens)], 1)
-    yield Call(past, exports, logits, mask, {})
-
-
-def _growing_axis(step: Model, state: StateTensor) -> int:
-    """Return the axis along which the export's own input grows: of a mask, that behind the rows."""
-    return {value.name: entry.axis for value, entry in step.roles.pasts.items()}.get(state.name) or 1
-
-
-def _exported_states(contract: BundleContract, step: Model, fed: Arrays, past: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the export's contents of each state that is an input of that name; slots in use alone."""
-    for state in contract.states:
-        if state.name not in fed:
-            continue
-        array = fed[state.name]
-        if state.axis is None:
-            yield state.name, array.astype(state.dtype)
-        elif array.ndim == len(state.shape) and array.shape[axis := _growing_axis(step, state)] >= past:
-            yield state.name, np.take(array, range(past), axis).astype(state.dtype)
+    yield Call(past, exports, logits, mask)
 
 
 ROLES = {
@@ -264,14 +211,8 @@ def find_bundle_causes(
 ) -> list[str]:
     """Return the causes of wrong logits, a sentence each; none where known differences of the files explain them.
 
-    Args:
-        originals: The models that the bundle was made of.
-        folder: The bundle.
-        contract: What `bundle.json` says.
-        failing: Prompts whose logits are not those of the export.
-        facts: Weights and attributes that are not, or may not be, those of the export.
-        near: How far logits may be.
-        convert: Makes of a file what runs in its place; None for nothing.
+    The logits of `failing` prompts are further than `near` from the export's; `facts` are weights and attributes that
+    are not, or may not be, those of the export. `convert` makes of a file what runs in its place.
     """
     if originals.first is None or originals.step is None or originals.head is not None:
         return []

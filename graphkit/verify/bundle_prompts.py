@@ -38,32 +38,19 @@ PATTERN = "a.b.b.c"  # where three of them stand in a prompt; each is each of th
 
 
 class Prompt(Struct, frozen=True):
-    """A prompt with its masks, encoder inputs and the tokens of later steps.
+    """A prompt with its masks, encoder inputs and the tokens of later steps."""
 
-    Attributes:
-        tokens: What the decoder starts with, [batch, tokens].
-        mask: 1 for each of these that counts, 0 for padding.
-        inputs: What the encoder reads, by name.
-        steps: The tokens of later steps, [batch, 1] each.
-        has_mask: Whether the bundle takes the mask.
-        source: Positions of the source; 0 without an encoder.
-        is_padded: Whether the last row is padded.
-        all_logits: Whether the logits of each token are compared, not of the last one alone.
-        at_both_levels: Whether it is also tried where onnxruntime may fuse operators.
-        row_axes: The axis of each input that counts rows, where one does.
-        encoded: What an encoder apart reads, by name, whose states are among the inputs.
-    """
-
-    tokens: np.ndarray
-    mask: np.ndarray
-    inputs: Mapping[str, np.ndarray]
-    steps: tuple[np.ndarray, ...]
-    has_mask: bool
-    source: int
-    is_padded: bool
-    all_logits: bool
-    at_both_levels: bool
-    row_axes: Mapping[str, int]
+    tokens: np.ndarray  # what the decoder starts with, [batch, tokens]
+    mask: np.ndarray  # 1 for each of these that counts, 0 for padding
+    inputs: Mapping[str, np.ndarray]  # what the encoder reads, by name
+    steps: tuple[np.ndarray, ...]  # the tokens of later steps, [batch, 1] each
+    has_mask: bool  # whether the bundle takes the mask
+    source: int  # positions of the source; 0 without an encoder
+    is_padded: bool  # whether the last row is padded
+    all_logits: bool  # whether the logits of each token are compared, not of the last one alone
+    at_both_levels: bool  # whether it is also tried where onnxruntime may fuse operators
+    row_axes: Mapping[str, int]  # the axis of each input that counts rows, where one does
+    # what an encoder apart reads, by name, whose states are among the inputs
     encoded: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
@@ -109,16 +96,11 @@ def logits_of(method: BundleMethod) -> int | None:
 
 
 def make_prompts(contract: BundleContract, originals: Originals, seed: int) -> list[Prompt]:
-    """Return prompts of 1, some and all but one of the slots, around each window, of one row and of two with padding,
-    and one of all rows.
+    """Return prompts of 1, some and all but one of the slots, and around each window: of one row, two, and all rows.
 
-    Where a bundle takes one row, that is padded too. One prompt of several tokens at least is no longer than `LONGEST`,
-    and of one the logits of each token are compared. Those that are tried at both levels come first.
-
-    Args:
-        contract: The bundle.
-        originals: What it was made of; its encoder need not take every length.
-        seed: Of tokens and sources.
+    Of two rows, one is padded; where a bundle takes one row, that is padded too. One prompt of several tokens at least
+    is no longer than `LONGEST`, and of one the logits of each token are compared. Those that are tried at both levels
+    come first. The encoder of the originals need not take every length.
     """
     maker = _Maker(contract, originals, np.random.default_rng(seed))
     slots = contract.lengths[0].most
@@ -195,7 +177,7 @@ class _Maker:
 
     def make(self, length: int, rows: int, slots: int, source: int, *, is_padded: bool) -> Prompt:
         """Return a prompt, whose last row is padded."""
-        tokens = self._draw_tokens((rows, length))
+        tokens = self.inputs.array(self.tokens, (rows, length, *self.width))
         mask = np.ones(tokens.shape[:2], np.int64)
         if self.has_mask and is_padded and length > 1:
             mask[-1, : max(1, length // 3)] = 0
@@ -223,10 +205,10 @@ class _Maker:
         if self.width:
             return
         special = special_tokens(models, self.inputs.bound(self.tokens) or 0)
-        tokens = [*special.pads, *special][:SPECIAL]
+        tokens, length = [*special.pads, *special][:SPECIAL], self.legal_length(min(len(PATTERN), slots - 1))
         for turn in range(len(tokens)):
             named = {name: tokens[(turn + place) % len(tokens)] for place, name in enumerate("abc")}
-            prompt = self.make(self.pattern_length(slots), 1, slots, self.sources[0], is_padded=False)
+            prompt = self.make(length, 1, slots, self.sources[0], is_padded=False)
             read = prompt.encoded if self.apart is not None else prompt.inputs
             for array in (prompt.tokens, *(read[name] for name in self.ids if name in read)):
                 row = array[0]  # the first and the last token of the pattern stand at its ends
@@ -238,19 +220,11 @@ class _Maker:
             states = {} if self.apart is None else self.apart.encode(prompt.encoded)
             yield replace(prompt, inputs={**prompt.inputs, **states})
 
-    def pattern_length(self, slots: int) -> int:
-        """Return the length of a prompt of special tokens."""
-        return self.legal_length(min(len(PATTERN), slots - 1))
-
     def legal_length(self, length: int) -> int:
         """Return the length of a prompt that the export takes, near a wish."""
         return self.fixed or (length if self.legal is None else self.legal.nearest(length))
 
-    def _draw_tokens(self, shape: Sequence[int]) -> np.ndarray:
-        return self.inputs.array(self.tokens, (*shape, *self.width))
-
     def _inputs(self, rows: int, length: int, source: int, is_padded: bool) -> tuple[Feed, Feed]:
-        """Return what an encoder apart reads, and what the first step reads."""
         sizes = {**self.sizes, "batch": rows, "source": source, "tokens": length}
         padding: list[Padding] = ["full"] * (rows - 1)
         draw = replace(UNPADDED, padding=(*padding, "right")) if is_padded else UNPADDED
@@ -295,11 +269,9 @@ class Decoding(Protocol):
 
     def step(self, tokens: np.ndarray, *, mask: np.ndarray | None = None) -> np.ndarray:
         """Return the logits of the next tokens, whose mask is ones where none is given."""
-        ...
 
     def reorder(self, rows: Sequence[int], /) -> None:
         """Let each row be a copy of another."""
-        ...
 
 
 Begin = Callable[[Prompt], np.ndarray]  # starts a decoder on a prompt
@@ -327,19 +299,15 @@ Search = Callable[[Stepper, np.ndarray, int, Collection[int]], list[list[int]]]
 
 
 class Recording(Struct, frozen=True, eq=False):
-    """The results of the originals at one level.
+    """The results of the originals at one level."""
 
-    Attributes:
-        logits: Of each prompt: those of the prompt, [rows, tokens or 1, vocabulary], and of each step.
-        tokens: Of each search, by its number of beams: the tokens of each row.
-        reordered: The logits of steps after the rows of the first prompt of two rows have changed places.
-        chunks: Of prompts that have a step of several tokens, by their number: the logits of such steps; none where
-            the export does not run on several.
-    """
-
+    # of each prompt: those of the prompt, [rows, tokens or 1, vocabulary], and of each step
     logits: Sequence[Sequence[np.ndarray]]
-    tokens: Mapping[int, list[list[int]]]
+    tokens: Mapping[int, list[list[int]]]  # of each search, by its number of beams: the tokens of each row
+    # the logits of steps after the rows of the first prompt of two rows have changed places
     reordered: Sequence[np.ndarray]
+    # of prompts that have a step of several tokens, by their number: the logits of such steps; none where the export
+    # does not run on several
     chunks: Mapping[int, Sequence[np.ndarray]]
 
 
@@ -354,20 +322,11 @@ def record_originals(
     several: Sequence[int] = (),
     progress: Progress = lambda _: None,
 ) -> Recording:
-    """Decode the prompts with the originals.
+    """Decode the prompts with the originals. Raises ModelError where onnxruntime cannot run them.
 
-    Args:
-        originals: The models.
-        prompts: What to decode, with given tokens for the steps.
-        optimize: Whether onnxruntime may fuse operators.
-        beams: Numbers of beams to search for tokens with, from the first row of the first prompt.
-        steps: The most tokens of a search.
-        rows: The row that each row becomes; none where a bundle takes one row alone.
-        several: Numbers of prompts to decode once more with several tokens in a step, where the export takes these.
-        progress: Called with the name of each step before it starts.
-
-    Raises:
-        ModelError: A model is broken, or onnxruntime cannot run it.
+    From the first row of the first prompt, `steps` tokens at the most are searched for with each number of `beams`. The
+    rows of a prompt of two become `rows`; none are for a bundle that takes one row alone. The prompts of the numbers
+    `several` are decoded once more with several tokens in a step, where the export takes these.
     """
     name = f"proving: the export, {'default' if optimize else 'plain'} level"
     has_long = not all(prompt.all_logits for prompt in prompts)

@@ -30,20 +30,15 @@ STEPS = 6  # after the first prompt, where more would not go round a ring
 
 
 class Subject:
-    """The subject of the checks: a bundle in a folder, and its logits from a fresh state, decoded once.
-
-    Attributes:
-        prompts: What to decode, the shortest first.
-        junk: What unused slots may hold: NaN, or a number where the export itself reads all slots, behind a mask.
-        first: The first prompt, with as many steps as go once round the shortest ring, or with a few.
-        last: The last prompt.
-    """
+    """The subject of the checks: a bundle in a folder, and its logits from a fresh state, decoded once."""
 
     def __init__(self, bundle: Bundle, prompts: Sequence[Prompt], folder: Path, junk: float = np.nan) -> None:
-        self.bundle, self.prompts, self.folder, self.junk = bundle, prompts, folder, junk
+        self.bundle, self.folder = bundle, folder
+        self.prompts = prompts  # what to decode, the shortest first
+        self.junk = junk  # what unused slots may hold: NaN, or a number where the export itself reads all of them
         rings = [state.shape[state.axis or 0] for state in bundle.contract.states if state.update == "ring"]
         steps, around = prompts[0].steps, min(rings, default=0) + 2
-        count = max(around, STEPS) if around <= len(steps) else STEPS
+        count = max(around, STEPS) if around <= len(steps) else STEPS  # as many as go once round the shortest ring
         self.first, self.last = structs.replace(prompts[0], steps=steps[:count]), prompts[-1]
         self._known: dict[int, list[np.ndarray]] = {}
 
@@ -58,11 +53,7 @@ Check = Callable[[Subject], str]
 
 
 def try_check(check: Callable[[], str]) -> str:
-    """Return the fault that a check finds, or the error of a bundle that does not run.
-
-    Raises:
-        RunError: A model ends its process.
-    """
+    """Return the fault that a check finds, or the error of a bundle that does not run; one that died is raised."""
     try:
         return check()
     except GraphkitError as error:
@@ -93,7 +84,6 @@ def _are_same(arrays: Sequence[np.ndarray], other_arrays: Sequence[np.ndarray]) 
 
 
 def _unused_slots(subject: Subject) -> str:
-    """Fill all state with junk, and compare logits with those from a state of zeros."""
     for prompt in (subject.first, subject.last):  # the first leaves slots free in the shortest ring
         spoilt = subject.bundle.fork()
         _fill_state(spoilt, subject.junk)
@@ -136,7 +126,6 @@ def _check_readers(subject: Subject) -> str:
 
 
 def _check_leaks(subject: Subject) -> str:
-    """Decode one prompt, then another without a reset and with one, and compare these with a fresh state."""
     used = subject.bundle.fork()
     _decode_prompt(used, subject.last)
     if not _are_same(_decode_prompt(used, subject.first), subject.fresh(subject.first)):
@@ -316,10 +305,7 @@ def widen_model(model: Model) -> Model:
 
 
 def widen_bundle(originals: Originals, folder: Path, contract: BundleContract) -> WideBundle | None:
-    """Return a bundle and its originals in float32; None where a model is not converted.
-
-    Floats take twice the room in its arena: each state lies twice as far from the start.
-    """
+    """Return a bundle, of twice the arena, and its originals in float32; None where a model is not converted."""
 
     def state(tensor: StateTensor) -> StateTensor:
         is_half = tensor.dtype == HALF

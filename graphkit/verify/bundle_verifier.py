@@ -110,18 +110,7 @@ def half_tolerance(tolerance: float, own: float) -> float:
 
 
 class BundleVerifier:
-    """A proof of a bundle to run: what the originals give at both levels, and how far the bundle may be from that.
-
-    Args:
-        originals, folder, options, exact, progress: Those of `verify_bundle`.
-
-    Attributes:
-        prompts: What both decode; `short` are those that are tried at both levels.
-        truth, at_default: What the originals give in plain onnxruntime, and where it may fuse operators.
-        wide: Bundle and originals in float32, where they are of float16 and can be converted: these are compared first.
-        allowed: How far logits may be; in float32 where there is such a copy.
-        half: How far those of float16 may be from the originals in float32, where these themselves are no further.
-    """
+    """A proof of a bundle to run: what the originals give at both levels, and how far the bundle may be from that."""
 
     def __init__(
         self, originals: Originals, folder: Path, options: DeploymentProofOptions, *, exact: bool, progress: Progress
@@ -130,11 +119,12 @@ class BundleVerifier:
         self.provider = as_provider(options.provider)
         exact = exact and self.provider.is_cpu
         self.contract = read_bundle(folder / "bundle.json", altered=True)
-        self.prompts = make_prompts(self.contract, originals, options.seed)
+        self.prompts = make_prompts(self.contract, originals, options.seed)  # what both decode
         self.short = [prompt for prompt in self.prompts if prompt.at_both_levels]
         self.several = _prompts_of_several(self.contract, self.prompts)
         batch, first = self.contract.sizes["batch"], self.prompts[0]
         is_half = any(map(has_float16, originals.models))
+        # both in float32, where they are of float16 and can be converted: these are compared first
         self.wide = widen_bundle(originals, folder, self.contract) if is_half and self.provider.is_cpu else None
         compared = originals if self.wide is None else self.wide.originals
         self.truth = record_originals(
@@ -156,6 +146,7 @@ class BundleVerifier:
         apart = max(map(_prompt_distance, self.prompts, self.truth.logits, self.at_default.logits), default=0.0)
         is_wide = self.wide is not None
         self.allowed = BundleTolerance.of(originals.models, apart, tolerance, exact=exact, is_wide=is_wide)
+        # how far logits of float16 may be from the originals in float32, where these themselves are no further
         self.half = BundleTolerance.of(originals.models, 0.0, tolerance, exact=False)
 
     def run(self) -> BundleProof:
@@ -241,7 +232,6 @@ class BundleVerifier:
         return [_prompt_distance(prompt, wide, half) for prompt, wide, half in pairs]
 
     def _within(self, prompt: Prompt) -> float:
-        """Return how far the logits of a prompt may be where onnxruntime fuses nothing."""
         return self.allowed.plain if prompt.all_logits else self.allowed.near
 
     def _notes(self) -> Iterator[str]:
@@ -322,7 +312,6 @@ class BundleVerifier:
         return checks
 
     def _check_encoder(self, bundle: IsolatedBundle) -> str:
-        """Compare the states of each prompt's source, padded or not, with those of the export."""
         assert self.originals.first is not None
         reads = self.originals.first.roles.all("encoder state")[0].name
         for prompt in self.prompts:
@@ -361,7 +350,6 @@ class BundleVerifier:
         return "no inputs are known at which the model of the export runs, so that nothing is compared"
 
     def _check_chunks(self, bundle: Bundle) -> str:
-        """Decode several tokens in a step, and compare their logits with those of the originals in such steps."""
         for number, logits in self.truth.chunks.items():
             rows, length = self.prompts[number].mask.shape
             words = f"after a prompt of {count_things(rows, 'row(s)')} and {count_things(length, 'token(s)')} they {{}}"
@@ -383,7 +371,6 @@ def _prompts_of_several(contract: BundleContract, prompts: Sequence[Prompt]) -> 
 
 
 def _prompt_distance(prompt: Prompt, expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -> float:
-    """Return how far the logits of a prompt and its steps are apart, at tokens that are no padding."""
     pairs = enumerate(zip(expected, actual, strict=True))
     distances = (distance_of_spread(prompt.counted_logits(x, at), prompt.counted_logits(y, at)) for at, (x, y) in pairs)
     return max(distances, default=0.0)
@@ -420,7 +407,6 @@ def _run_prompt(
 
 
 def _check_tokens(beams: int, bundle: Bundle, prompt: Prompt, expected: list[list[int]]) -> str:
-    """Search with a bundle, and compare the tokens."""
     actual = search_of(beams)(bundle, start_bundle(bundle, prompt)[:, -1], len(expected[0]), ())
     return "" if actual == expected else f"{actual[0]} instead of {expected[0]}"
 
@@ -432,7 +418,6 @@ def _repeat_calls(bundle: Bundle, calls: Calls, expected: Sequence[np.ndarray], 
 
 
 def _check_last(bundle: IsolatedBundle, prompt: Prompt, allowed: float, count: int) -> str:
-    """Ask for the logits of each token and of so many of the last ones; both are to leave the same state."""
     steps = prompt.steps[:1]
     expected = [start_bundle(bundle, prompt)[:, -count:], *map(bundle.step, steps)]
     last = bundle.start_keeping(count, prompt.tokens, prompt.mask if prompt.has_mask else None, prompt.inputs)
@@ -454,9 +439,6 @@ def equal_tokens(
     """Return how many greedy tokens of the export the bundle chooses too, and how many there are.
 
     The export decodes greedily from the first row of each prompt; both go on with its tokens.
-
-    Raises:
-        ModelError: A model is broken, or onnxruntime cannot run it.
     """
     contract = read_bundle(folder / "bundle.json", altered=True)
     equal = tried = 0

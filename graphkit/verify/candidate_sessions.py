@@ -26,10 +26,7 @@ from graphkit.verify.rewrite_proof import RewriteProof, WeightProof
 
 
 class Called:
-    """A session whose inputs and outputs go by other names; it takes those that it has of the inputs that it is given.
-
-    `names` are those by which they go, by the names that they have, where these differ.
-    """
+    """A session whose inputs and outputs go by other names; it takes those that it has of what it is given."""
 
     def __init__(self, session: Runner, names: Mapping[str, str] = {}) -> None:
         self.session, self.names, self.label = session, names, session.label
@@ -82,16 +79,11 @@ class Counted:
 
 
 class Part(Struct, frozen=True):
-    """What a model has of the whole that it was made of: a subgraph, or a branch of a merged decoder.
+    """What a model has of the whole that it was made of: a subgraph, or a branch of a merged decoder."""
 
-    Attributes:
-        cuts: Values of the whole that are inputs of the part.
-        branch: The branch that it is made of; None for a subgraph.
-    """
-
-    cuts: tuple[str, ...]
+    cuts: tuple[str, ...]  # values of the whole that are inputs of the part
     ends: tuple[str, ...]
-    branch: Branch | None = None
+    branch: Branch | None = None  # the branch that it is made of; None for a subgraph
 
     def fault(self, part: Model) -> str:
         """Return why the part cannot be fed from the whole, "" where it can."""
@@ -121,23 +113,18 @@ class Part(Struct, frozen=True):
 
 
 class TwoModels(Struct, frozen=True):
-    """An original and its rewrite, to be loaded one after the other.
-
-    Attributes:
-        input_names: The inputs of the rewritten model, by their names in the original.
-        names: Names in the original by names in the rewritten model, where these differ.
-        part: What to expose of the original, where the rewritten model is a part of it.
-        provider: Where the rewritten model runs; on a device it does so at the default level, as its users have it.
-        placed: How many of its nodes are on each provider, once it is loaded on a device.
-    """
+    """An original and its rewrite, to be loaded one after the other."""
 
     sources: tuple[Path | Model, Path | Model]
     models: tuple[Model, Model]
     feeder: Feeder
-    input_names: frozenset[str]
+    input_names: frozenset[str]  # the inputs of the rewritten model, by their names in the original
+    # names in the original by names in the rewritten model, where these differ
     names: Mapping[str, str] = field(default_factory=dict)
-    part: Part | None = None
+    part: Part | None = None  # what to expose of the original, where the rewritten model is a part of it
+    # where the rewritten model runs; on a device it does so at the default level, as its users have it
     provider: Provider = CPU
+    # how many of its nodes are on each provider, once it is loaded on a device
     placed: dict[str, int] = field(default_factory=dict)
 
     def original(self, *, optimize: bool = False) -> Runner:
@@ -237,6 +224,5 @@ def prove_inlined(
 
 
 def _count_calls(model: Model) -> Counter[tuple[str, str, str]]:
-    """Return how often a model calls each of its functions that onnxruntime may have a kernel for."""
     functions = {(f.domain, f.name, f.overload) for f in model.proto.functions if f.domain in KERNELS}
     return Counter(key for node in all_nodes(model.scopes) if (key := key_of(node.proto)) in functions)

@@ -36,19 +36,14 @@ Undo = Callable[[], AbstractContextManager[object]]
 
 @dataclass(frozen=True, eq=False)
 class Cause:
-    """A fault that a candidate may have.
-
-    Attributes:
-        text: The fault, in a sentence.
-        initializer: The constant that it names, "" for none.
-        undo: Makes the context in which the candidate runs without it.
-        is_vague: Whether any other that fits says more.
-    """
+    """A fault that a candidate may have."""
 
     kind: Kind
-    text: str
-    initializer: str = ""
+    text: str  # the fault, in a sentence
+    initializer: str = ""  # the constant that it names, "" for none
+    # makes the context in which the candidate runs without it
     undo: Undo = field(default=contextlib.nullcontext, repr=False, metadata={"in_json": False})
+    # whether any other that fits says more
     is_vague: bool = field(default=False, repr=False, metadata={"in_json": False})
 
 
@@ -58,9 +53,8 @@ Distances = Callable[[], Iterable[float]]  # of each call from the original's, i
 def find_sole_cause(distances: Distances, *rounds: Iterable[Cause]) -> Cause | None:
     """Return the one cause whose undoing mends a difference; None where none or several do, or nothing is to be mended.
 
-    Args:
-        distances: Runs the candidate as it is then, and yields how far each call is from the original's.
-        rounds: The causes, the simple ones first: later rounds are tried where nothing of the earlier ones mends it.
+    `distances` runs the candidate as it is then, and yields how far each call is from the original's. Later rounds of
+    causes are tried where nothing of the earlier, simpler ones mends it.
     """
     before = max(distances(), default=0.0)
     for causes in rounds if before > 1.0 else ():
@@ -119,12 +113,7 @@ Export = tuple[Model, Arrays, str]  # a model, its inputs, and what stands befor
 def first_node(originals: Iterable[Export], model: Model, feed: Arrays, differ: Differ, *, is_padded: bool) -> str:
     """Return the path of the first node of a model that gives something else under a name of an original, "" for none.
 
-    Args:
-        originals: What it was made of, with their inputs.
-        model: The model.
-        feed: Its inputs.
-        differ: Whether an array is not another, that being the second.
-        is_padded: Whether tensors of the model may be longer, with padding behind.
+    With `is_padded`, tensors of the model may be longer, with padding behind.
     """
     arrays = _computed_floats(model, feed, model.graph.values, model.graph.values)
     original_arrays: dict[str, list[np.ndarray]] = {}
@@ -170,10 +159,7 @@ def _computed_floats(
 def run_part(
     model: Model, values: Collection[Value], feeds: Callable[[Sequence[Value]], Iterable[Arrays]]
 ) -> Iterator[dict[str, np.ndarray]]:
-    """Run the part of a model that gives some values of one scope, and yield these by name; end where it cannot run.
-
-    `feeds` makes the feeds of all runs, from the inputs that the part has.
-    """
+    """Run the part of a model that gives some values of one scope, once for each feed; end where it cannot run."""
     part = _part_of(model, values)
     if part is None:
         return
@@ -192,10 +178,7 @@ def empty_copy(whole: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _part_of(model: Model, values: Collection[Value]) -> tuple[Model, list[Value]] | None:
-    """Return a model that gives some values of one scope, and its inputs; None where a node with bodies is in it.
-
-    Dims of inputs are free: a lookup takes any number of ids.
-    """
+    """Return a model of free dims that gives values of one scope, and its inputs; None for nodes with bodies."""
     read = list(walk_breadth_first(values, lambda value: value.producer.inputs if value.producer is not None else ()))
     nodes = dict.fromkeys(value.producer for value in read if value.producer is not None)
     if any(node.bodies for node in nodes):
@@ -242,15 +225,11 @@ CLOSE = 1e-5  # relative to the largest magnitude, of weights in another order
 
 
 class Relation(Struct, frozen=True, eq=False):
-    """A simple relation of two arrays.
-
-    Attributes:
-        text: That in a clause.
-        expected, actual: What A and B have in common if it holds.
-    """
+    """A simple relation of two arrays."""
 
     kind: Kind
-    text: str
+    text: str  # that in a clause
+    # what A and B have in common if it holds
     expected: np.ndarray
     actual: np.ndarray
 
@@ -321,7 +300,6 @@ def _find_permutations(x: np.ndarray, y: np.ndarray, a: str, b: str) -> Iterator
 
 
 def _find_cuts(x: np.ndarray, y: np.ndarray, a: str, b: str) -> Iterator[Relation]:
-    """Yield places at which one is the other with some of its ends missing."""
     axes = [axis for axis in range(x.ndim) if x.ndim == y.ndim and x.shape[axis] != y.shape[axis]]
     if len(axes) != 1:
         return

@@ -25,27 +25,18 @@ def largest_measured(*numbers: float | None) -> float | None:
 
 
 class Difference(Struct, frozen=True):
-    """How far an output is from the expected one.
-
-    Attributes:
-        absolute: The largest absolute difference; infinite where shapes, or NaNs and infinities, differ.
-        relative: The largest difference relative to the larger magnitude of the two.
-        scaled: The largest absolute difference relative to the largest magnitude in the expected output;
-            infinite where integers of more than 8 bits, or booleans, differ.
-        problem: What differs besides numbers, "" if nothing.
-        exact: Whether it is equal to the last bit.
-        magnitude: The largest magnitude in the expected output; not measured where it is exact.
-        spread: The standard deviation of the expected output; not measured where it is exact.
-    """
+    """How far an output is from the expected one."""
 
     output: str
-    absolute: float
-    relative: float
+    absolute: float  # the largest absolute difference; infinite where shapes, or NaNs and infinities, differ
+    relative: float  # the largest difference relative to the larger magnitude of the two
+    # the largest absolute difference relative to the largest magnitude in the expected output; infinite where integers
+    # of more than 8 bits, or booleans, differ
     scaled: float
-    problem: str = ""
-    exact: bool = False
-    magnitude: float = 0.0
-    spread: float = 0.0
+    problem: str = ""  # what differs besides numbers, "" if nothing
+    exact: bool = False  # whether it is equal to the last bit
+    magnitude: float = 0.0  # the largest magnitude in the expected output; not measured where it is exact
+    spread: float = 0.0  # the standard deviation of the expected output; not measured where it is exact
 
     def __str__(self) -> str:
         return self.problem or f"differs by {self.absolute:.3g}"

@@ -21,31 +21,19 @@ Proven = TypeVar("Proven", bound="LoweringProof | BundleProof")
 
 
 class SourceRun(Struct, frozen=True):
-    """One source, or one prompt, through both pipelines.
+    """One source, or one prompt, through both pipelines."""
 
-    Attributes:
-        length: Tokens of the source; 0 without one.
-        encoder: The largest difference of what runs once, at valid positions; None without it.
-        steps: Steps decoded with given tokens.
-        logits: The largest difference of logits over these, None without a decoder.
-        greedy: Steps decoded greedily.
-        tokens: Different tokens among those that the original chose greedily.
-        others: Greedy tokens that are others than the original's, where both are as good within the tolerance.
-        failure: Why it fails, "" for nothing.
-        token: The special token that was tried at several places of the source, and of what is decoded; None for none.
-        is_sound: Whether the length counts samples or frames of a sound, behind which are zeros.
-    """
-
-    length: int
-    encoder: float | None = None
-    steps: int = 0
-    logits: float | None = None
-    greedy: int = 0
-    tokens: int = 0
-    others: int = 0
-    failure: str = ""
+    length: int  # tokens of the source; 0 without one
+    encoder: float | None = None  # the largest difference of what runs once, at valid positions; None without it
+    steps: int = 0  # steps decoded with given tokens
+    logits: float | None = None  # the largest difference of logits over these, None without a decoder
+    greedy: int = 0  # steps decoded greedily
+    tokens: int = 0  # different tokens among those that the original chose greedily
+    others: int = 0  # greedy tokens that are others than the original's, where both are as good within the tolerance
+    failure: str = ""  # why it fails, "" for nothing
+    # the special token that was tried at several places of the source, and of what is decoded; None for none
     token: int | None = None
-    is_sound: bool = False
+    is_sound: bool = False  # whether the length counts samples or frames of a sound, behind which are zeros
 
     def where(self) -> str:
         """Return which source it is, in words that stand before a failure."""
@@ -57,19 +45,12 @@ class SourceRun(Struct, frozen=True):
 
 
 class TableProof(Struct, frozen=True):
-    """How a table of the host compares with the export, row by row.
-
-    Attributes:
-        name: The table.
-        rows: Its rows.
-        compared: How many of them, from the first on, are byte by byte those of the export.
-        source: The tensor of the export that has these rows, "" where there is none to compare with.
-    """
+    """How a table of the host compares with the export, row by row."""
 
     name: str
     rows: int
-    compared: int
-    source: str
+    compared: int  # how many of them, from the first on, are byte by byte those of the export
+    source: str  # the tensor of the export that has these rows, "" where there is none to compare with
 
     @property
     def is_proven(self) -> bool:
@@ -180,61 +161,19 @@ def _number_text(value: float | None) -> str:
     return "" if value is None else f"{value:.1e}"
 
 
-def ties_note(ties: int) -> str:
-    """Return the note of steps at which a host chose another token than the original, and either is right."""
-    times = count_things(ties, "step(s)")
-    return f"At {times} the two largest logits are as near as the tolerance: either token is right."
+class BundleRun(Struct, frozen=True, kw_only=True):
+    """One prompt through the originals and the bundle."""
 
-
-class Deviation(Struct, frozen=True):
-    """The largest differences over all runs of a proof.
-
-    Attributes:
-        once: Of what runs once for a source, None without it.
-        logits: Of logits, None without a decoder.
-        others: Greedy tokens that are others than those of the export.
-        tokens: Greedy tokens that were compared.
-    """
-
-    once: float | None
-    logits: float | None
-    others: int
-    tokens: int
-
-    def words(self) -> str:
-        """Return it as a clause."""
-        sizes = {"what runs once differs": self.once, "logits differ": self.logits}
-        clauses = [f"{what} by up to {size:.1e}" for what, size in sizes.items() if size is not None]
-        if self.tokens:
-            clauses.append(f"{self.others} of {self.tokens} greedy tokens are others")
-        return ", and ".join([", ".join(clauses[:-1]), clauses[-1]] if len(clauses) > 1 else clauses)
-
-
-class BundleRun(Struct, frozen=True):
-    """One prompt through the originals and the bundle.
-
-    Attributes:
-        optimized: Whether onnxruntime fused operators, of both.
-        rows: Rows.
-        padded: Whether the last of them is padded.
-        source: Positions of the source; 0 without an encoder.
-        prompt: Tokens that the decoder starts with.
-        steps: Steps after these, with given tokens.
-        logits: The largest difference of logits at tokens that are no padding, over how far they vary where that is
-            more than 1.
-        failure: Why it fails, "" for nothing.
-        is_wide: Whether both ran in float32, though they are of float16.
-    """
-
-    optimized: bool
+    optimized: bool  # whether onnxruntime fused operators, of both
     rows: int
-    padded: bool
-    source: int
-    prompt: int
-    steps: int
+    padded: bool = False  # whether the last of them is padded
+    source: int = 0  # positions of the source; 0 without an encoder
+    prompt: int = 0  # tokens that the decoder starts with
+    steps: int  # steps after these, with given tokens
+    # the largest difference of logits at tokens that are no padding, over how far they vary where that is more than 1
     logits: float
-    failure: str
-    is_wide: bool = False
+    failure: str  # why it fails, "" for nothing
+    is_wide: bool = False  # whether both ran in float32, though they are of float16
 
 
 @dataclass(frozen=True)

@@ -33,27 +33,17 @@ Arrays = dict[str, np.ndarray]
 
 
 class Chain(Struct, frozen=True, eq=False):
-    """A method before it was bundled: models that run one after the other.
-
-    Attributes:
-        when: `once` or `step`.
-        links: The output that an input of a later model is, by input; others are linked by name.
-        cache: What its KV cache is called; "" where it keeps none in slots.
-        reads: The state that each input is, by input.
-        writes: The state that each output is, by output.
-        tokens: The input that takes tokens; "" where the caller knows it by its name.
-        prompt: A model that reads prompts of one length alone, which it reads token by token instead.
-    """
+    """A method before it was bundled: models that run one after the other."""
 
     name: str
-    when: str
+    when: str  # `once` or `step`
     models: tuple[Model, ...]
-    links: Mapping[str, str]
-    cache: str
-    reads: Mapping[str, str]
-    writes: Mapping[str, str]
-    tokens: str = ""
-    prompt: Model | None = None
+    links: Mapping[str, str]  # the output that an input of a later model is, by input; others are linked by name
+    cache: str  # what its KV cache is called; "" where it keeps none in slots
+    reads: Mapping[str, str]  # the state that each input is, by input
+    writes: Mapping[str, str]  # the state that each output is, by output
+    tokens: str = ""  # the input that takes tokens; "" where the caller knows it by its name
+    prompt: Model | None = None  # a model that reads prompts of one length alone, which it reads token by token instead
 
 
 def verify_methods(
@@ -67,18 +57,10 @@ def verify_methods(
 ) -> BundleProof:
     """Prove that methods give the results of the chains of models that they were made of, step after step.
 
-    What runs once runs first; then the others run in turn, on random inputs. All outputs are compared.
-
-    Args:
-        chains: The methods before they were bundled.
-        folder: The bundle.
-        options: How to prove it; the tolerance is `BUNDLE_TOLERANCE` by default.
-        exact: Whether outputs must be equal to the last bit in plain onnxruntime; else within the tolerance.
-        initial: The initial values of states, by name; of others they are 0.
-        progress: Called with the name of each step before it starts.
-
-    Raises:
-        ModelError: A model is broken, or onnxruntime cannot run it.
+    What runs once runs first; then the others run in turn, on random inputs. All outputs are compared: with `exact`
+    they must be equal to the last bit in plain onnxruntime, else within the tolerance, `BUNDLE_TOLERANCE` by default.
+    States begin with 0 where they are not among the `initial` ones. Raises ModelError where a model is broken, or
+    onnxruntime cannot run it.
     """
     models = [model for chain in chains for model in chain.models]
     tolerance, seed = BUNDLE_TOLERANCE if options.tolerance is None else options.tolerance, options.seed
@@ -222,16 +204,8 @@ def _run_chains(originals: _Originals, bundle: Bundle, feeds: _Feeds, optimized:
         return distance, "" if distance <= allowed else f"{difference.output} differs by {distance:.1e} at {step.where}"
 
     agreement = follow_steps(steps(), rule)
-    return BundleRun(
-        optimized=optimized,
-        rows=feeds.rows,
-        padded=False,
-        source=0,
-        prompt=0,
-        steps=agreement.steps,
-        logits=agreement.worst,
-        failure=agreement.failure,
-    )
+    count, worst, failure = agreement.steps, agreement.worst, agreement.failure
+    return BundleRun(optimized=optimized, rows=feeds.rows, steps=count, logits=worst, failure=failure)
 
 
 def _repeat_checks(chains: Sequence[Chain], bundle: Bundle, seed: int) -> dict[str, str]:

@@ -41,29 +41,19 @@ Flags = dict[str, bool]
 
 @dataclass(frozen=True, eq=False)
 class Run(RunSizes):
-    """A feed, and the original's outputs for it.
-
-    Attributes:
-        empty: The dims that are 0 there, although they count from 1 on elsewhere.
-    """
+    """A feed, and the original's outputs for it."""
 
     seed: int
     expected: Mapping[str, Output]
     draw: Draw = USUAL
-    empty: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()  # the dims that are 0 there, although they count from 1 on elsewhere
 
 
 class Feeder:
     """Makes the inputs of a model at its legal sizes, from a seed; arrays that are given stand for generated ones.
 
-    Args:
-        model: The original.
-        legal: The sizes at which both run.
-        given: Arrays for inputs.
-        seed: Of the generator.
-        others: What was made of the original: numbers that these models compare with are edges too.
-        kinds: Kinds of edges of values to try.
-        is_unpadded: Whether masks hide nothing.
+    Numbers that `others`, which were made of the model, compare with are edges too. `kinds` are the kinds of edges to
+    try; with `is_unpadded` masks hide nothing.
     """
 
     def __init__(
@@ -179,14 +169,10 @@ MAX_ELEMENTS = 8
 
 
 class Threshold(Struct, frozen=True, order=True):
-    """A number that a dim meets.
-
-    Attributes:
-        symbols: The input dims that decide on which side of it a run is.
-    """
+    """A number that a dim meets."""
 
     size: int
-    symbols: frozenset[str]
+    symbols: frozenset[str]  # the input dims that decide on which side of it a run is
 
 
 def find_thresholds(model: Model) -> tuple[Threshold, ...]:
@@ -273,15 +259,12 @@ PADDING = 3  # positions by which exporters shift a table's rows, at most
 
 
 class Lengths(Struct, frozen=True):
-    """The lengths that matter to a model, by its graph.
+    """The lengths that matter to a model, by its graph."""
 
-    Attributes:
-        beyond: Lengths to run at, the longest first; each is past one at which the model may change.
-        ends: Lengths that reach the last row of the shortest table of positions, the longest first; the exporter may
-            have shifted the rows, so that the first of these may be too long.
-    """
-
+    # lengths to run at, the longest first; each is past one at which the model may change
     beyond: tuple[int, ...] = (LEAST + MARGIN,)
+    # lengths that reach the last row of the shortest table of positions, the longest first; the exporter may have
+    # shifted the rows, so that the first of these may be too long
     ends: tuple[int, ...] = ()
 
 
@@ -301,7 +284,6 @@ def lengths_of(model: Model) -> Lengths:
 
 
 def _compared_numbers(model: Model, node: Node) -> Iterator[int]:
-    """Yield the numbers that positions may be compared with or cut at, windows of operators included."""
     if (window := node.attr("local_window_size", int)) is not None:
         yield window
     if node.is_op(*BRANCHING):
@@ -327,7 +309,6 @@ def _bucket_distances(model: Model, node: Node) -> Iterator[int]:
 
 
 def _position_rows(node: Node, roles: Roles) -> Iterator[int]:
-    """Yield the rows of a constant table that positions look up in, or that is cut to them."""
     table, indices = node.input(0), node.input(1)
     declared = declared_type(table) if table is not None and table.is_constant else None
     may_embed = declared is not None and (declared.is_float or declared.dtype in (TensorProto.INT8, TensorProto.UINT8))

@@ -28,24 +28,17 @@ BY_ROW: tuple[Padding, ...] = ("left", "right", "holes", "full")
 
 
 class Draw(Struct, frozen=True):
-    """How the elements of a run are drawn.
+    """How the elements of a run are drawn."""
 
-    Attributes:
-        kind: Usual elements; small ones where operators change their behaviour, and ties; the largest and the smallest
-            of a dtype; NaN and infinities.
-        padding: Of the rows of masks, of which the last one counts for all rows that follow.
-        number: Of the draw: which special tokens stand where, and which edges come first.
-        overridden: Whether inputs with a default are fed something else.
-        only: The one input that gets edges, "" for all that may.
-        divides: Whether integers among the edges may be 0 and -1, which end a process that divides by them.
-    """
-
+    # usual elements; small ones where operators change their behaviour, and ties; the largest and the smallest of a
+    # dtype; NaN and infinities
     kind: Kind = "usual"
+    # of the rows of masks, of which the last one counts for all rows that follow
     padding: tuple[Padding, ...] = ("full", "right")
-    number: int = 0
-    overridden: bool = False
-    only: str = ""
-    divides: bool = True
+    number: int = 0  # of the draw: which special tokens stand where, and which edges come first
+    overridden: bool = False  # whether inputs with a default are fed something else
+    only: str = ""  # the one input that gets edges, "" for all that may
+    divides: bool = True  # whether integers among the edges may be 0 and -1, which end a process that divides by them
 
     @classmethod
     def usual(cls, number: int) -> Draw:
@@ -240,7 +233,6 @@ def draw_array(usual: np.ndarray, edges: np.ndarray, rng: np.random.Generator, d
 
 
 def _tie_elements(array: np.ndarray, edges: np.ndarray) -> None:
-    """Let a row have one element throughout, and in another one the greatest and the least occur twice."""
     if not array.ndim or array.shape[-1] < 2:
         return
     rows = array.reshape(-1, array.shape[-1])
@@ -256,14 +248,10 @@ MAX_BYTES = 16 << 20  # of all defaults that are overridden together
 
 
 class Defaults(Struct, frozen=True):
-    """The defaults of inputs that runs may override.
-
-    Attributes:
-        kept: Inputs whose defaults no run overrides: they are large, or decide the sizes of tensors.
-    """
+    """The defaults of inputs that runs may override."""
 
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
-    kept: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()  # inputs whose defaults no run overrides: they are large, or decide the sizes of tensors
 
     @classmethod
     def of(cls, model: Model, others: Sequence[Model] = ()) -> Defaults:

@@ -158,11 +158,7 @@ class InputGenerator:
         return most
 
     def make(self, sizes: Sizes, given: Mapping[str, np.ndarray] | None = None) -> dict[str, np.ndarray]:
-        """Return an array for each input of the model that has no default, those given as they are.
-
-        Raises:
-            ModelError: An input has a type or shape that no array can be made for.
-        """
+        """Return an array for each input without a default; those given are as they are. Raises ModelError for none."""
         return self.arrays(self.shapes(sizes), past=sizes.past, given=given)
 
     def shapes(self, sizes: Sizes) -> dict[str, tuple[int, ...] | None]:
@@ -180,11 +176,8 @@ class InputGenerator:
     ) -> dict[str, np.ndarray]:
         """Return an array of a given shape for each input of the model that has no default, those given as they are.
 
-        Positions begin at `past`, the number of those in the KV cache; `seed` is added to that of the maker.
-
-        Raises:
-            TooLargeError: They would take more memory than inputs may.
-            ModelError: An input has a type or shape that no array can be made for.
+        Positions begin at `past`, the number of those in the KV cache; `seed` is added to that of the maker. Raises
+        ModelError where no array can be made; TooLargeError where they would take more memory than inputs may.
         """
         rng = np.random.default_rng(self.seed + seed)
         feed: dict[str, np.ndarray] = {}
@@ -211,18 +204,10 @@ class InputGenerator:
         draw: Draw = USUAL,
         bound: int | None = None,
     ) -> np.ndarray:
-        """Return an array for one input.
+        """Return an array for one input, for a KV cache of `past` positions. Raises ModelError where none can be made.
 
-        Args:
-            value: The input.
-            shape: Its shape, None where it is not known.
-            rng: Of its elements.
-            past: How many positions the KV cache has.
-            draw: Which elements.
-            bound: Below which number indices are; None for the rows of the tables that they look up in.
-
-        Raises:
-            ModelError: No array can be made for its type or shape.
+        Integers that are indices are below `bound`; where that is None, they are rows of the tables that they look up
+        in.
         """
         bound = self.bounds[value.name] if bound is None else bound
         array = self._make_array(value, shape, past, rng, draw, bound)
@@ -242,11 +227,7 @@ class InputGenerator:
         return self.model.roles.of(value) in INDEX_ROLES
 
     def _check_size(self, shapes: Mapping[str, tuple[int, ...] | None], given: Mapping[str, np.ndarray]) -> None:
-        """Check that arrays of these shapes can be made, those without elements too: numpy holds no dims above 2**63.
-
-        Raises:
-            TooLargeError: They cannot.
-        """
+        """Raise TooLargeError for shapes that cannot be made, without elements too: numpy holds no dims above 2**63."""
         total = 0
         for value in self.model.roles.inputs:
             shape, declared = shapes.get(value.name), declared_type(value)
@@ -346,28 +327,18 @@ class InputGenerator:
 
 
 class InputSpec(Struct, frozen=True):
-    """An input of a model that was made of an export.
+    """An input of a model that was made of an export."""
 
-    Attributes:
-        name: Its name, that of an input of the export.
-        takes_tokens: Whether it takes tokens, by whatever name the export does.
-        logits: How many logits there are, for tokens whose table is not known.
-    """
-
-    name: str
+    name: str  # its name, that of an input of the export
     dtype: str
-    takes_tokens: bool = False
-    logits: int | None = None
+    takes_tokens: bool = False  # whether it takes tokens, by whatever name the export does
+    logits: int | None = None  # how many logits there are, for tokens whose table is not known
 
 
 class ExportInputs:
-    """Makes inputs for models that were made of an export, each as the models of the export would have it.
+    """Makes inputs for models that were made of an export, each as the models of the export would have it."""
 
-    Attributes:
-        most: Below which number integers are drawn where neither a table nor logits tell more.
-    """
-
-    most = 64
+    most = 64  # below which number integers are drawn where neither a table nor logits tell more
 
     def __init__(self, models: Iterable[Model], rng: np.random.Generator) -> None:
         self.rng, self.makers = rng, [InputGenerator(model) for model in dict.fromkeys(models)]
@@ -436,7 +407,6 @@ def _counts_indices(value: Value) -> bool:
 
 
 def _table_lengths(value: Value, model: Model) -> Iterator[Expr]:
-    """Yield the lengths of what an input's elements choose from, along the axes where they do."""
     for node, index in find_readers(value, moves_elements):
         table = node.input(0)
         if index == 1 and table is not None and node.is_op(*GATHERING):

@@ -35,16 +35,12 @@ ASK = "give --dim or --input where that is meant"
 
 
 class Change(Struct, frozen=True):
-    """A difference of two interfaces.
-
-    Attributes:
-        narrows: Whether something that could be done with the original cannot be done any more, or is declared wrongly.
-        gap: Which callers it concerns, where it narrows nothing that runs; "" for none.
-    """
+    """A difference of two interfaces."""
 
     text: str
+    # whether something that could be done with the original cannot be done any more, or is declared wrongly
     narrows: bool
-    gap: str = ""
+    gap: str = ""  # which callers it concerns, where it narrows nothing that runs; "" for none
 
 
 def input_changes(
@@ -179,18 +175,12 @@ class _Claims:
 
 
 class Branch(Struct, frozen=True):
-    """A step of a merged decoder.
-
-    Attributes:
-        condition: The boolean input that chooses the step.
-        flag: Its value on this step.
-        is_cache: Whether the step reads the past.
-    """
+    """A step of a merged decoder."""
 
     merged: Model
-    condition: str
-    flag: bool
-    is_cache: bool
+    condition: str  # the boolean input that chooses the step
+    flag: bool  # its value on this step
+    is_cache: bool  # whether the step reads the past
 
     @classmethod
     def of(cls, merged: Model, decoder: MergedDecoder, *, is_cache: bool) -> Branch:

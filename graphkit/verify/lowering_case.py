@@ -36,16 +36,10 @@ Changing = Callable[[Sequence[int], np.ndarray], np.ndarray]
 
 
 class AlteredHost(Host):
-    """A host whose inputs can be altered, of which one sequence is looked at.
+    """A host whose inputs can be altered, of which one sequence is looked at: those beside it are random."""
 
-    The other sequences of a batch get random tokens, and sources of random lengths: they must not matter.
-
-    Attributes:
-        alter: Gives another array for an input, from the port, the token ids and the array; None for none.
-        sound: How many samples or frames of its sound are valid; None for all, or for no sound.
-    """
-
-    sound: int | None = None
+    sound: int | None = None  # how many samples or frames of its sound are valid; None for all, or for no sound
+    # gives another array for an input, from the port, the token ids and the array; None for none
     alter: Alter | None = None
     sequence: int = 0
     vocabulary: int = 1
@@ -69,12 +63,6 @@ class AlteredHost(Host):
         ]
         rows[self.sequence] = source  # type: ignore[assignment]
         return {name: self.own(array) for name, array in super().start(rows if most else (), user).items()}
-
-    @property
-    def hides_states(self) -> bool:
-        """Whether only the decoder tells which positions are valid: those of a shorter sound."""
-        sizes = self.contract.sizes
-        return self.sound is not None and self.sound < sizes["sound"] and sizes["capacity"] > 0
 
     @property
     def least_sound(self) -> int:
@@ -121,19 +109,13 @@ class AlteredHost(Host):
 
 
 class IsolatedMethods:
-    """Methods in a process that may die.
-
-    Attributes:
-        placed: How many nodes are on each provider, of the methods that were run, where that is not the CPU.
-        models: What runs in place of a file, by method.
-        fed: What each method was fed last.
-    """
+    """Methods in a process that may die."""
 
     def __init__(self, folder: Path, provider: Provider = CPU) -> None:
         self.folder, self.provider = folder, provider
-        self.placed: Counter[str] = Counter()
-        self.models: Mapping[str, Model] = {}
-        self.fed: dict[str, Mapping[str, np.ndarray]] = {}
+        self.placed: Counter[str] = Counter()  # how many nodes of what ran are on each provider but the CPU
+        self.models: Mapping[str, Model] = {}  # what runs in place of a file, by method
+        self.fed: dict[str, Mapping[str, np.ndarray]] = {}  # what each method was fed last
         self._opened: dict[str, tuple[Model | None, IsolatedSession]] = {}
 
     def __call__(self, method: Method, feed: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
@@ -149,21 +131,14 @@ class IsolatedMethods:
 
 
 class LoweringCase(Struct, frozen=True, eq=False):
-    """A case of both pipelines, in which causes are sought.
-
-    Attributes:
-        reference: The original pipeline.
-        tokens: What the decoder is given.
-        user: Inputs that the caller makes.
-        allowance: How large a difference counts as none.
-    """
+    """A case of both pipelines, in which causes are sought."""
 
     host: AlteredHost
-    reference: OneSequence
+    reference: OneSequence  # the original pipeline
     source: list[int]
-    tokens: list[int]
-    user: Mapping[str, np.ndarray]
-    allowance: ColumnTolerance
+    tokens: list[int]  # what the decoder is given
+    user: Mapping[str, np.ndarray]  # inputs that the caller makes
+    allowance: ColumnTolerance  # how large a difference counts as none
 
     @property
     def differ(self) -> Differ:
@@ -212,7 +187,8 @@ def find_leaks(case: LoweringCase, rng: np.random.Generator) -> Iterator[str]:
     plain = _run_padded(case)
     if case.source:
         yield from _find_padding_leaks(case, rng, plain)
-    if case.host.hides_states:
+    sound, sizes = case.host.sound, case.host.contract.sizes
+    if sound is not None and sound < sizes["sound"] and sizes["capacity"] > 0:  # only the decoder tells what is valid
         yield from _find_unread_masks(case, plain)
     _, noisy = _run_padded(case, rng)
     if any(map(case.differ, noisy, plain[1])):
@@ -226,10 +202,7 @@ def measure_prompt(originals: Originals, alone: Originals) -> float:
     """Return how far the logits after a prompt are apart, read at once and token by token.
 
     They are 0 apart where a first step reads one token. `alone` are the decoders of later steps, which start from no
-    token.
-
-    Raises:
-        UsageError: It takes rows of embeddings, and not one model beside it makes them of tokens.
+    token. Raises UsageError for rows of embeddings that not one model beside it makes of tokens.
     """
     first, step = originals.first, alone.step
     assert first is not None

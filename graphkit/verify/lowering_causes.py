@@ -42,8 +42,6 @@ from graphkit.verify.input_generator import InputGenerator
 from graphkit.verify.lowering_case import AlteredHost, Changing, IsolatedMethods, LoweringCase, find_leaks
 from graphkit.verify.weight_comparison import WrongAttribute, WrongWeight, find_wrong_parts, mend_models
 
-SHALLOW, FLOOR = -10.0, -1e4  # a floor that scores may be below, and one that they are not
-
 
 def find_lowering_causes(
     case: LoweringCase, other: LoweringCase | None, facts: Facts, rng: np.random.Generator
@@ -99,9 +97,6 @@ def _undo_masks(host: AlteredHost, port: Port) -> Changes:
 
     if port.source is not None and port.source.window:
         yield "The contract gives {name} a window that it does not have: it is right without one.", without_window
-    if floor > SHALLOW:
-        text = f"The floor of {{name}} hides nothing: it is right with {FLOOR:g}."
-        yield text, lambda _, mask: np.where(mask == floor, FLOOR, mask)
     text = "{name} is inverted: it is right with what is hidden and what is seen exchanged."
     yield text, lambda _, mask: np.where(mask == 0, np.asarray(floor, mask.dtype), np.asarray(0, mask.dtype))
     for step in (1, -1):
@@ -115,7 +110,6 @@ UNDOING: dict[str, Callable[[AlteredHost, Port], Changes]] = {
 
 
 def _file_causes(case: LoweringCase, facts: Facts) -> Iterator[Cause]:
-    """Yield tables and weights that may be others than those of the export."""
     for fact in facts.suspects:
         yield Cause("weights", str(fact), undo=partial(facts.undone, case.host, [fact]))
 
@@ -156,7 +150,7 @@ def _where_it_begins(case: LoweringCase, facts: Facts) -> str:
     begin = ""
     for number, token in enumerate(case.tokens if originals.step is not None else ()):
         assert originals.step is not None
-        export = originals.step, case.reference.feed_token(token), ""
+        export = originals.step, case.reference.oracle.later_feed(np.array([[token]])), ""
         logits = case.host.step(token)
         if case.differ(logits, case.reference.step(token)):
             begin = begins_in(export, "step", is_padded=False)
@@ -176,21 +170,14 @@ SHOWN = 3
 
 
 class ComparedTable(Struct, frozen=True, eq=False):
-    """A table of the host beside the rows of the export.
-
-    Attributes:
-        right: The rows that it should have.
-        wrong: Which rows differ.
-        source: The tensor of the export that has the right ones.
-        compared: How many of the first rows were compared; others have nothing that they could be compared with.
-    """
+    """A table of the host beside the rows of the export."""
 
     name: str
     table: np.ndarray
-    right: np.ndarray
-    wrong: np.ndarray
-    source: str = ""
-    compared: int = 0
+    right: np.ndarray  # the rows that it should have
+    wrong: np.ndarray  # which rows differ
+    source: str = ""  # the tensor of the export that has the right ones
+    compared: int = 0  # how many of the first rows were compared; others have nothing that they could be compared with
 
     @property
     def is_sure(self) -> bool:
@@ -389,7 +376,6 @@ def _tensor_runs(
 
 
 def _unpadded_inputs(maker: InputGenerator, sizes: Sizes) -> dict[str, np.ndarray]:
-    """Return the inputs of a model at these sizes, without padding, and zeros for data."""
     roles, zeros = maker.model.roles, {}
     for name, shape in maker.shapes(sizes).items():
         declared = declared_type(maker.model.graph.values[name])
@@ -427,20 +413,13 @@ Mendable = ComparedTable | WrongWeight | WrongAttribute
 
 
 class Facts(Struct, frozen=True, eq=False):
-    """The differences of the files.
+    """The differences of the files."""
 
-    Attributes:
-        sure: What is surely another than that of the export.
-        suspects: What may be, and is named only where undoing it mends the difference.
-        models: The lowered models, by method.
-        proofs: The tables that are right as far as they were compared.
-    """
-
-    sure: tuple[Mendable, ...]
-    suspects: tuple[Mendable, ...]
+    sure: tuple[Mendable, ...]  # what is surely another than that of the export
+    suspects: tuple[Mendable, ...]  # what may be, and is named only where undoing it mends the difference
     tables: Mapping[str, np.ndarray]
-    models: Mapping[str, Model]
-    proofs: tuple[TableProof, ...]
+    models: Mapping[str, Model]  # the lowered models, by method
+    proofs: tuple[TableProof, ...]  # the tables that are right as far as they were compared
 
     @contextmanager
     def undone(self, host: AlteredHost, facts: Sequence[Mendable]) -> Iterator[None]:

@@ -21,7 +21,7 @@ from graphkit.runtime.session import RunError, as_provider
 from graphkit.verify.candidate_sessions import tell_each
 from graphkit.verify.comparator import Difference, Output, largest_measured
 from graphkit.verify.decoding import decode_greedily
-from graphkit.verify.deployment_proofs import Deviation, LoweringProof, SourceRun, ties_note
+from graphkit.verify.deployment_proofs import LoweringProof, SourceRun
 from graphkit.verify.input_elements import Draw, place_token, special_tokens, token_places
 from graphkit.verify.input_generator import ExportInputs, InputSpec
 from graphkit.verify.lowering_case import AlteredHost, IsolatedMethods, LoweringCase, find_leaks, sound_lengths
@@ -47,22 +47,15 @@ def verify_lowering(
     *,
     progress: Progress = lambda _: None,
 ) -> LoweringProof:
-    """Prove that host and lowered models give the results of the originals.
+    """Prove that host and lowered models, in the folder of a contract, give the results of the originals.
 
     Sources of 1 token up to the fixed length run through both: the original without padding, the host with it. The
-    decoder is given tokens until the cache is full and one more, then decodes greedily. Unused slots and the
-    embeddings of padding are filled with noise in one more run, which must change nothing.
+    decoder is given tokens until the cache is full and one more, then decodes greedily. Unused slots and the embeddings
+    of padding are filled with noise in one more run, which must change nothing.
 
-    Args:
-        originals: What was lowered, read from files.
-        folder: The folder of `contract.json`.
-        options: How to prove it. The tolerance, by default `LOWERING_TOLERANCE`, and on a device at least its own,
-            counts times how far an output varies where that is above 1; models that compute in float16 are compared
-            within 2**-8.
-        progress: Called with the name of each step before it starts.
-
-    Raises:
-        ModelError: A model does not load or run.
+    The tolerance, by default `LOWERING_TOLERANCE`, and on a device at least its own, counts times how far an output
+    varies where that is above 1; models that compute in float16 are compared within 2**-8. Raises ModelError where a
+    model does not load or run.
     """
     with run_isolated(options.limits):
         return _Proof(originals, folder, options, progress).run(same_weights=options.same_weights)
@@ -145,7 +138,8 @@ class _Proof:
         for token in self.special.pads:
             notes.append(f"The original takes token {token} for padding wherever it stands: no source has it.")
         if math.isfinite(self.tolerance) and (ties := sum(run.others for run in runs)):
-            notes.append(ties_note(ties))
+            steps = count_things(ties, "step(s)")
+            notes.append(f"At {steps} the two largest logits are as near as the tolerance: either token is right.")
         # rows of another tensor of the export are rows of it too: that a table is the right one, the runs tell
         tables = facts.proofs if same_weights and self.provider.is_cpu and not (failed or findings) else ()
         if fault := placement_fault(self.methods.placed, self.provider):
@@ -178,12 +172,10 @@ class _Proof:
 
     @property
     def _pads_with_tokens(self) -> bool:
-        """Whether a text of a fixed length is padded by a token, which no mask hides."""
         encoder = self.reference.originals.encoder
         return self.reference.fixed is not None and encoder is not None and not encoder.roles.all("mask")
 
     def _source_lengths(self) -> list[int]:
-        """Return lengths of the source, from 1 to the fixed one, as far as the original runs at them; 0 for no text."""
         source = self.contract.sizes["source"]
         if self.contract.sizes.get("sound", 0) > 0:
             return sound_lengths(self.host, self.reference)
@@ -207,12 +199,10 @@ class _Proof:
         return self._draw_ids(length if self.contract.takes_text else 0)
 
     def _take_sound(self, length: int) -> None:
-        """Let so many samples or frames of sounds be valid, where the contract says that a part may be."""
         if self.contract.sizes.get("sound", 0):
             self.host.sound = self.reference.valid = length
 
     def _draw_ids(self, count: int) -> list[int]:
-        """Return tokens of the whole vocabulary, but for those that pad."""
         return [int(token) for token in self.rng.choice(self.plain, count)]
 
     def _user_inputs(self) -> dict[str, np.ndarray]:
@@ -228,11 +218,7 @@ class _Proof:
         return made
 
     def _limit_integers(self, length: int) -> None:
-        """Let integers of which nothing is known be large, and so small that the original runs, as lengths must be.
-
-        Raises:
-            RunError: One ends the process of the original.
-        """
+        """Let integers of which nothing is known be large, and so small that the original runs, as lengths must be."""
         dims = {dim for port in self.user.values() for dim in port.shape if dim > 2}
         self._take_sound(length)
         for most in (LARGE, self.inputs.most, *sorted(dims, reverse=True), 2):
@@ -352,13 +338,13 @@ def vocabulary_size(contract: Contract) -> int:
 
 def measure_deviation(
     originals: Originals, folder: Path, *, limits: Limits = DEFAULT_LIMITS, progress: Progress = lambda _: None
-) -> Deviation:
-    """Return how far host and lowered models are from the originals; see `verify_lowering`."""
+) -> str:
+    """Return how far host and lowered models are from the originals, as a clause; see `verify_lowering`."""
     options = DeploymentProofOptions(tolerance=math.inf, limits=limits)
     runs = verify_lowering(originals, folder, options, progress=progress).runs
-    return Deviation(
-        largest_measured(*(run.encoder for run in runs)),
-        largest_measured(*(run.logits for run in runs)),
-        sum(run.others for run in runs),
-        sum(run.greedy for run in runs),
-    )
+    once, logits = (largest_measured(*(getattr(run, name) for run in runs)) for name in ("encoder", "logits"))
+    sizes = {"what runs once differs": once, "logits differ": logits}
+    clauses = [f"{what} by up to {size:.1e}" for what, size in sizes.items() if size is not None]
+    if tokens := sum(run.greedy for run in runs):
+        clauses.append(f"{sum(run.others for run in runs)} of {tokens} greedy tokens are others")
+    return ", and ".join(filter(None, [", ".join(clauses[:-1]), *clauses[-1:]]))

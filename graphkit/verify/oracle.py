@@ -152,7 +152,6 @@ class Oracle:
         return found
 
     def _logits_choice(self, tokens: np.ndarray, last: int | None = None) -> Arrays:
-        """Return what says for how many of the last tokens the first decoder gives logits, where it can choose."""
         return {LAST: np.array([-(last or tokens.shape[1])])} if self._can_choose else {}
 
     def step(
@@ -264,7 +263,6 @@ class Oracle:
 
     @cached_property
     def _mask_elements(self) -> tuple[float, float]:
-        """The elements of the decoder's mask for a token that counts, and for padding."""
         decoder = self._decoder
         mask = None if decoder is None else decoder.first.roles.first("mask")
         if decoder is None or mask is None:
@@ -417,26 +415,24 @@ class OneSequence:
     """The oracle for one sequence.
 
     Attributes:
-        valid: How many samples or frames of a sound are valid; None for all that it gets.
-        is_cut: Whether a sound ends with what is valid; else what follows stays, and the encoder's mask says so.
-        pad: The token that pads a text for an encoder that takes a fixed number of them.
         fixed: This number, None where there is none.
     """
 
-    valid: int | None = None
+    valid: int | None = None  # how many samples or frames of a sound are valid; None for all that it gets
+    # whether a sound ends with what is valid; else what follows stays, and the encoder's mask says so
     is_cut: bool = True
-    pad: int = 0
+    pad: int = 0  # the token that pads a text for an encoder that takes a fixed number of them
 
     def __init__(self, originals: Originals) -> None:
         self.originals = originals
-        self._oracle = Oracle(originals)
+        self.oracle = Oracle(originals)
         self._is_started = False
         self.fixed = None if originals.encoder is None else fixed_length(originals.encoder)
 
     @property
     def cache(self) -> Mapping[Slot, np.ndarray]:
         """The KV cache; empty before the first token."""
-        return self._oracle.cache
+        return self.oracle.cache
 
     def nearest_source(self, length: int) -> int | None:
         """Return the length of a source at which the encoder runs that is nearest to this one, None for none."""
@@ -450,30 +446,30 @@ class OneSequence:
         """
         self._is_started = False
         if self.valid is None:
-            return self._oracle.encode(self._inputs(source, user))
+            return self.oracle.encode(self._inputs(source, user))
         alone = self.alone(source, user)
         if self.is_cut and alone:
             return alone
-        outputs = self._oracle.encode(self._inputs(source, user, is_cut=False))
+        outputs = self.oracle.encode(self._inputs(source, user, is_cut=False))
         return {n: array[tuple(map(slice, alone[n].shape))] if n in alone else array for n, array in outputs.items()}
 
     def alone(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the outputs of the encoder for the valid part of a sound; none if it does not run."""
         try:
-            return self._oracle.encode(self._inputs(source, user, is_cut=True))
+            return self.oracle.encode(self._inputs(source, user, is_cut=True))
         except ModelError:
             return {}
 
     def fed_once(self, source: Sequence[int], user: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the encoder's feed for a source; it does not run."""
-        return self._oracle.encoder_feed(self._inputs(source, user, is_cut=self.is_cut))
+        return self.oracle.encoder_feed(self._inputs(source, user, is_cut=self.is_cut))
 
     def _inputs(
         self, source: Sequence[int], user: Mapping[str, np.ndarray], *, is_cut: bool = False
     ) -> dict[str, np.ndarray]:
         encoder = self.originals.encoder
         tokens = () if encoder is None else encoder.roles.all("tokens", "encoder tokens")
-        probe, count = self._oracle.encoder_inputs, len(source)
+        probe, count = self.oracle.encoder_inputs, len(source)
         if encoder is not None and self.fixed is not None and 0 < count < self.fixed:  # padded, with a mask
             padded = np.array([[*source, *[self.pad] * (self.fixed - count)]])
             inputs = {**user, **{value.name: padded for value in tokens}}
@@ -488,10 +484,6 @@ class OneSequence:
                     known[name] = np.take(known[name], range(count), axis)
         return {**{value.name: np.array([source]) for value in tokens}, **self._shorten_inputs(known, is_cut=is_cut)}
 
-    def feed_token(self, token: int) -> dict[str, np.ndarray]:
-        """Return the decoder's feed for one token, its KV cache included; it does not run."""
-        return self._oracle.later_feed(np.array([[token]]))
-
     def _shorten_inputs(self, user: Mapping[str, np.ndarray], *, is_cut: bool) -> Mapping[str, np.ndarray]:
         """Return the user's inputs with the mask of their sound, which ends with what is valid or has that hidden."""
         encoder = self.originals.encoder
@@ -499,7 +491,7 @@ class OneSequence:
             return user
         mask = encoder.roles.first("mask")
         sounds = [value for value in encoder.roles.all("audio") if value.name in user]
-        probe = self._oracle.encoder_inputs
+        probe = self.oracle.encoder_inputs
         if mask is None or not sounds or probe is None:
             raise ModelError("it takes no sound of which a part is valid", file=encoder.label)
         shorten_text, length = dict(user), 0
@@ -518,7 +510,7 @@ class OneSequence:
     def step(self, token: int) -> np.ndarray:
         """Run one token and return its logits."""
         ids = np.array([[token]])
-        logits = self._oracle.step(ids) if self._is_started else self._oracle.first(ids, np.ones_like(ids))
+        logits = self.oracle.step(ids) if self._is_started else self.oracle.first(ids, np.ones_like(ids))
         self._is_started = True
         last: np.ndarray = logits.reshape(-1, logits.shape[-1])[-1]
         return last

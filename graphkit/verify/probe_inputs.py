@@ -131,7 +131,6 @@ class InputProbe:
         return frozenset()
 
     def _runs_at(self, length: int, others: Mapping[tuple[str, int], int] = {}) -> bool:
-        """Whether it runs where all dims that are no numbers are a length, but for some axes of inputs."""
         try:
             shapes = dict(self._shapes(length))
             for (name, axis), other in others.items():
@@ -143,7 +142,6 @@ class InputProbe:
         return True
 
     def _shapes(self, length: int) -> Mapping[str, tuple[int, ...] | None]:
-        """Return the shapes of the inputs of one sequence in which all dims that are no numbers are a length."""
         roles, names = self.model.roles, set[str]()
         for value in roles.inputs:
             declared = declared_type(value)

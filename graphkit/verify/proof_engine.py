@@ -98,33 +98,20 @@ def yield_outcomes(found: Iterable[Outcome[C]]) -> Iterator[Outcome[C]]:
 
 
 class Step(Struct, frozen=True, eq=False):
-    """A call in a sequence of calls that share state.
+    """A call in a sequence of calls that share state."""
 
-    Attributes:
-        where: Which one it is, in words.
-        expected: The outputs of the oracle, by name.
-        run: Repeats it.
-    """
-
-    where: str
-    expected: Outputs
-    run: Callable[[], Outputs]
+    where: str  # which one it is, in words
+    expected: Outputs  # the outputs of the oracle, by name
+    run: Callable[[], Outputs]  # repeats it
 
 
 class Agreement(Struct, frozen=True):
-    """How far a candidate follows an oracle.
+    """How far a candidate follows an oracle."""
 
-    Attributes:
-        worst: The largest distance.
-        failure: The first failure, "" for none.
-        steps: The calls that were compared.
-        error: Why the candidate stopped, None where it did not.
-    """
-
-    worst: float = 0.0
-    failure: str = ""
-    steps: int = 0
-    error: GraphkitError | None = None
+    worst: float = 0.0  # the largest distance
+    failure: str = ""  # the first failure, "" for none
+    steps: int = 0  # the calls that were compared
+    error: GraphkitError | None = None  # why the candidate stopped, None where it did not
 
 
 # How far an output of the candidate is from the oracle's, and why that is too far, "" where it is not.
@@ -152,11 +139,7 @@ def follow_steps(steps: Iterable[Step], rule: Rule, *, to_the_end: bool = False,
 
 @contextmanager
 def run_isolated(limits: Limits) -> Iterator[None]:
-    """Let models run in a process with limits; one that ends it ends the proof, with an error that names the node.
-
-    Raises:
-        ModelError: A model ends the process.
-    """
+    """Let models run in a process with limits; what ends it ends the proof, by a ModelError that names the node."""
     with shared_isolation(limits):
         try:
             yield
@@ -168,10 +151,7 @@ def run_isolated(limits: Limits) -> Iterator[None]:
 
 
 def fatal_error(model: Model, feed: Mapping[str, np.ndarray], problem: str) -> ModelError:
-    """Return the error for a model that ends its process on all inputs, with the node of the main graph that does.
-
-    Its nodes are in an order in which they run; `problem` is how it ends the process.
-    """
+    """Return the error for a model that ends its process on all inputs, with how, and the first node that does."""
     runs, ends = 0, len(model.proto.graph.node)  # how many of the first nodes run, and how many end the process
     while ends - runs > 1:
         count = (runs + ends) // 2

@@ -45,26 +45,18 @@ MAX_EMPTY = 16  # dims that are tried at 0, and legal sizes that are looked thro
 
 
 class RunRecord(Struct, frozen=True):
-    """The sizes and flags that an original runs at.
-
-    Attributes:
-        skipped: Those at which onnxruntime fails.
-        notes: What to know of them, a sentence each.
-        uncovered: Edges at which it fails, and why.
-        fatal: The runs that end the process, and how, the edges not among them.
-        empty: Runs at which a dim is 0, for each dim that may be, and at which all of these are.
-        refused: Runs at which dims are 0, and it fails.
-        unlike: Runs at which dims of one name differ.
-    """
+    """The sizes and flags that an original runs at."""
 
     runs: list[Run] = field(default_factory=list)
-    skipped: list[SkippedRun] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    uncovered: dict[str, str] = field(default_factory=dict)
+    skipped: list[SkippedRun] = field(default_factory=list)  # those at which onnxruntime fails
+    notes: list[str] = field(default_factory=list)  # what to know of them, a sentence each
+    uncovered: dict[str, str] = field(default_factory=dict)  # edges at which it fails, and why
+    # the runs that end the process, and how, the edges not among them
     fatal: list[tuple[Run, str]] = field(default_factory=list)
+    # runs at which a dim is 0, for each dim that may be, and at which all of these are
     empty: list[Run] = field(default_factory=list)
-    refused: list[Run] = field(default_factory=list)
-    unlike: list[Run] = field(default_factory=list)
+    refused: list[Run] = field(default_factory=list)  # runs at which dims are 0, and it fails
+    unlike: list[Run] = field(default_factory=list)  # runs at which dims of one name differ
 
 
 class LevelRuns(Struct, frozen=True):
@@ -79,10 +71,7 @@ def run_original(
 ) -> RunRecord:
     """Run a model at so many assignments, if there are as many, with each combination of flags, and at edges.
 
-    Edges are sizes too at which expressions of two models differ.
-
-    Raises:
-        ModelError: No input can be made for it.
+    Edges are sizes too at which expressions of two models differ. Raises ModelError where no input can be made for it.
     """
     record = RunRecord()
     for flags in feeder.flags():

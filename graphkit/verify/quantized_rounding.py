@@ -75,14 +75,10 @@ Key = tuple[object, ...]
 
 
 def as_rounded(original: Model, rewritten: Model) -> tuple[Model, Model] | str:
-    """Return the original, and the rewritten model with the roundings of the original; both give the data too.
+    """Return a quantised model, and its copy with products of floats on data that is rounded as before; or why there is
+    none.
 
-    Args:
-        original: A quantised model.
-        rewritten: The same with products of floats; its weights lie where those of the original do.
-
-    Returns:
-        The two models, or why they cannot be made.
+    Both give the data too. The weights of the copy lie where those of the original do.
     """
     before, after = copy_proto(original), copy_proto(rewritten)
     attributes = (each for proto in (before, after) for node in proto.graph.node for each in node.attribute)
@@ -139,7 +135,6 @@ def _with_rounded(graph: Graph, data: Collection[str]) -> list[str] | str:
 
 
 def _give_outputs(graph: Graph, outputs: Mapping[str, str]) -> None:
-    """Make outputs of values, by the names that the outputs are to have."""
     for output, name in outputs.items():
         graph.node.append(helper.make_node("Identity", [name], [output]))
         graph.output.append(helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None))

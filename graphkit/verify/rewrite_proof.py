@@ -54,13 +54,10 @@ def placement_fault(placed: Mapping[str, int], provider: Provider) -> str:
 
 
 def proof_outcome(done: str, proof: Proof | None, *, faults: Sequence[str] = (), unproven: str = "") -> Lines:
-    """Return the first lines of a report of written files.
+    """Return the first lines of a report of written files: what was done, in a sentence, and how its proof ended.
 
-    Args:
-        done: What was done, in a sentence.
-        proof: What was proven, None for nothing.
-        faults: What is wrong besides, a sentence each.
-        unproven: Why there is no proof; "" where nobody asked for one.
+    `faults` say what is wrong besides, a sentence each, and `unproven` why there is no proof; "" where nobody asked for
+    one.
     """
     if proof is None:
         return outcome([done], (*faults, f"not proven: {unproven or 'the proof was not run'}"))
@@ -99,17 +96,12 @@ def proof_blocks(proof: Result | None, files: str, options: str = "") -> Iterato
 
 
 class WeightProof(Struct, frozen=True):
-    """Weights compared byte by byte.
-
-    Attributes:
-        made: Small constants that only the result has, which nothing was compared with.
-        failures: Weights that differ, a sentence each.
-    """
+    """Weights compared byte by byte."""
 
     equal: int = 0
     bytes: int = 0
-    made: int = 0
-    failures: tuple[str, ...] = ()
+    made: int = 0  # small constants that only the result has, which nothing was compared with
+    failures: tuple[str, ...] = ()  # weights that differ, a sentence each
 
     def __add__(self, other: WeightProof) -> WeightProof:
         failures = (*self.failures, *other.failures)
@@ -126,27 +118,16 @@ class WeightProof(Struct, frozen=True):
 
 
 class LevelProof(Struct, frozen=True):
-    """A model at onnxruntime's default level, against its original without optimizations.
-
-    Attributes:
-        tolerance: Largest difference, relative to the largest magnitude in an output, that counts as equal.
-        scaled: The largest such difference; None where nothing was compared, or what differs is no number.
-        reference: The same of the original itself at the default level; None where nobody needed to know.
-        failure: What differs, "" for nothing; it may be twice as far off as the original itself.
-        note: What to know of it, "" for nothing.
-    """
+    """A model at onnxruntime's default level, against its original without optimizations."""
 
     runs: int = 0
-    tolerance: float = 0.0
+    tolerance: float = 0.0  # largest difference, relative to the largest magnitude in an output, that counts as equal
+    # the largest such difference; None where nothing was compared, or what differs is no number
     scaled: float | None = None
+    # the same of the original itself at the default level; None where nobody needed to know
     reference: float | None = None
-    failure: str = ""
-    note: str = ""
-
-    @property
-    def tolerance_text(self) -> str:
-        """The tolerance, in words."""
-        return f"{self.tolerance:g} of the largest magnitude in each output"
+    failure: str = ""  # what differs, "" for nothing; it may be twice as far off as the original itself
+    note: str = ""  # what to know of it, "" for nothing
 
     @property
     def result(self) -> str:
@@ -161,15 +142,11 @@ MAX_SKIPPED = 3  # runs that fail in the original to write out
 
 @dataclass(frozen=True, eq=False)
 class RunSizes:
-    """Where a run is: sizes of the symbols in the inputs' dims, and values of inputs that are one boolean.
-
-    Attributes:
-        elements: What is special about the elements of its inputs, "" for nothing.
-    """
+    """Where a run is: sizes of the symbols in the inputs' dims, and values of inputs that are one boolean."""
 
     dims: dict[str, int]
     flags: dict[str, bool]
-    elements: str = field(default="", kw_only=True)
+    elements: str = field(default="", kw_only=True)  # what is special about the elements of its inputs, "" for nothing
 
     def __str__(self) -> str:
         values = ", ".join(f"{name}={str(flag).lower()}" for name, flag in self.flags.items())
@@ -330,8 +307,10 @@ class RewriteProof(Proof):
             yield from self.weights.blocks()
         if self.level.runs:
             runs = "the same run" if self.level.runs == 1 else f"the same {self.level.runs} runs"
-            where = f"At onnxruntime's default level, in {runs}; tolerance {self.level.tolerance_text}"
-            yield Prose(f"{where}. Largest difference: {self.level.result}.")
+            allowed = f"tolerance {self.level.tolerance:g} of the largest magnitude in each output"
+            yield Prose(
+                f"At onnxruntime's default level, in {runs}; {allowed}. Largest difference: {self.level.result}."
+            )
         skipped = Counter((str(run), run.reason) for run in self.skipped)
         for (where, reason), count in list(skipped.items())[:MAX_SKIPPED]:
             runs = f" (in {count} runs)" if count > 1 else ""
@@ -373,21 +352,13 @@ def _dims_text(dims: Mapping[str, int]) -> str:
 
 
 class LoopProof(Struct, frozen=True):
-    """The pair against the merged decoder, decoding greedily.
+    """The pair against the merged decoder, decoding greedily."""
 
-    Attributes:
-        prompt: Tokens of the prompt.
-        steps: Steps decoded; 0 for a loop that was not run.
-        absolute: The largest difference of logits, None where it did not get that far.
-        failure: The first step that differs, or why the loop does not run; "" for nothing.
-        note: Why there is none to run, "" for nothing.
-    """
-
-    prompt: int
-    steps: int
-    absolute: float | None
-    failure: str
-    note: str = ""
+    prompt: int  # tokens of the prompt
+    steps: int  # steps decoded; 0 for a loop that was not run
+    absolute: float | None  # the largest difference of logits, None where it did not get that far
+    failure: str  # the first step that differs, or why the loop does not run; "" for nothing
+    note: str = ""  # why there is none to run, "" for nothing
 
 
 @dataclass(frozen=True)

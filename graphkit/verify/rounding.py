@@ -63,18 +63,12 @@ def in_float32(
 ) -> tuple[Model, dict[str, str]]:
     """Return a model of float16 in float32, and the names of its inputs by the names that they have now.
 
-    Inputs stay float16, and weights too: a Cast follows each, so that data outside the file stays where it is.
+    Inputs stay float16, and weights too: a Cast follows each, so that data outside the file stays where it is. With
+    `wide_inputs` inputs are float32 too, under their own names, so that models of a chain round nothing between them.
 
-    Args:
-        model: The model.
-        shaken: A seed: weights move by up to half a unit in the last place of a float16, as when they are rounded anew.
-            Those that share a place on the last axis move together.
-        wide_inputs: Whether inputs are float32 too, under their own names, so that models of a chain round nothing
-            between them.
-        half: The dtype; float32 itself for a copy that only moves.
-
-    Raises:
-        ModelError: It has functions that cannot be inlined, or both 16-bit dtypes.
+    `shaken` is a seed: weights move by up to half a unit in the last place of a float16, as when they are rounded anew;
+    those that share a place on the last axis move together. Where `half` is float32 itself, the copy only moves. Raises
+    ModelError for functions that cannot be inlined, and for both 16-bit dtypes.
     """
     model = InlineFunctions().run(model).model
     dtypes = {tensor.data_type for tensor, _ in walk_tensors(model.proto)}
@@ -118,7 +112,6 @@ class _Converter:
         return names
 
     def _cast_nodes(self, source: str, name: str, dims: tuple[int, ...]) -> Iterator[onnx.NodeProto]:
-        """Yield the nodes that give a float16 value as float32, moved where it is a weight and these move."""
         if self.rng is None or not dims or dims[-1] < 1:
             yield helper.make_node("Cast", [source], [name], to=SINGLE)
             return
@@ -167,24 +160,18 @@ Outputs = Mapping[str, Output]
 
 
 class RoundingJudge(Struct, eq=False, dict=True):
-    """The judge of differences above the tolerance: whether they are rounding.
-
-    Attributes:
-        is_half: Whether the original has float16 tensors, so that both are compared in float32.
-        proven: The outputs that are equal in exact arithmetic, as normal forms show.
-        explained: What is rounding: by run and output how far the original itself is off, and the difference, both
-            relative to the largest magnitude.
-        excuses: Whether runs of extreme values count as explained: what overflows depends on the order of sums too.
-        has_excused: Whether any such run differs.
-    """
+    """The judge of differences above the tolerance: whether they are rounding."""
 
     two: TwoModels
-    is_half: bool
-    proven: Collection[str] = ()
+    is_half: bool  # whether the original has float16 tensors, so that both are compared in float32
+    proven: Collection[str] = ()  # the outputs that are equal in exact arithmetic, as normal forms show
     progress: Progress = lambda _: None
+    # what is rounding: by run and output how far the original itself is off, and the difference, both relative to the
+    # largest magnitude
     explained: dict[tuple[Run, str], tuple[float, float]] = field(default_factory=dict)
+    # whether runs of extreme values count as explained: what overflows depends on the order of sums too
     excuses: bool = False
-    has_excused: bool = False
+    has_excused: bool = False  # whether any such run differs
     _known: dict[Run, tuple[Outputs, ...]] = field(default_factory=dict)
 
     def explains(self, run: Run, difference: Difference, actual: Output, tolerance: float) -> bool:
@@ -291,11 +278,7 @@ class RoundingJudge(Struct, eq=False, dict=True):
 
 
 def _float32_session(model: Model, names: Mapping[str, str] | None = None, shaken: int | None = None) -> Runner:
-    """Return a session of a model in float32, by the names of the original.
-
-    Raises:
-        ModelError: It cannot be converted, or onnxruntime does not load it.
-    """
+    """Return a session of a model in float32, by the names of the original; ModelError where there can be none."""
     converted, renamed = in_float32(model, shaken)
     called = {now: (names or {}).get(was, was) for now, was in renamed.items()}
     return Called(IsolatedSession(converted), {**(names or {}), **called})
@@ -309,14 +292,12 @@ def _rounded_anew(feed: Mapping[str, np.ndarray], seed: int) -> dict[str, np.nda
 
 
 def _is_finite_with(output: Output, reference: Output) -> bool:
-    """Whether an output has the shape of another one, and a finite number wherever that has one."""
     if not isinstance(output, np.ndarray) or not isinstance(reference, np.ndarray) or output.shape != reference.shape:
         return False
     return bool(np.isfinite(output[np.isfinite(reference)]).all())
 
 
 def _by_row(exact: Output, array: Output) -> np.ndarray:
-    """Return the largest difference of each row of the first axis, relative to the largest magnitude of all."""
     assert isinstance(exact, np.ndarray)
     assert isinstance(array, np.ndarray)
     finite = np.isfinite(exact) & np.isfinite(array)

@@ -42,14 +42,10 @@ class Row(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """An assignment to run at.
-
-    Attributes:
-        is_probe: Whether it only asks where a table ends: it may be past it.
-    """
+    """An assignment to run at."""
 
     dims: dict[str, int]
-    is_probe: bool
+    is_probe: bool  # whether it only asks where a table ends: it may be past it
 
 
 ROWS = (
@@ -77,15 +73,12 @@ def propose_assignments(
     max_cost: int = MAX_COST,
     rows: Sequence[Row] = ROWS,
 ) -> Iterator[Proposal]:
-    """Yield legal assignments, each once, the most telling first.
+    """Yield legal assignments, each once, the most telling first; those of `rows`, sizes that go well together, come
+    first.
 
-    Args:
-        legal: What is legal.
-        successes: Those that ran; the caller adds to it while it iterates.
-        lengths: Lengths that matter to this model.
-        is_first: Whether a merged decoder runs the branch that does not read the past.
-        max_cost: Elements computed, above which an assignment is only tried where none ran.
-        rows: Sizes that go well together, to try first.
+    `successes` are those that ran; the caller adds to it while it iterates. One of which more than `max_cost` elements
+    are computed is only tried where none ran. `is_first` says whether a merged decoder runs the branch that does not
+    read the past.
     """
     tried: list[dict[str, int]] = []
     dear: list[dict[str, int]] = []
@@ -154,7 +147,6 @@ def _wish_of_symbols(legal: LegalSizes, sizes: Mapping[Axis, int], number: int) 
 
 
 def _interesting_sizes(variable: Variable) -> list[int]:
-    """Return sizes for an image, or for a symbol of which nothing is known, upwards from its least."""
     base = max(variable.low, 32 if variable.role == "space" else 5)
     return [base, 2 * base, base + 1, base + base // 2 + 1, base + 7, base + base // 4 + 8]
 
@@ -179,7 +171,6 @@ def _vary_sizes(legal: LegalSizes, successes: Sequence[Assignment]) -> Iterator[
 def _nearest_legal(
     legal: LegalSizes, wish: Mapping[str, int], tried: Iterable[dict[str, int]]
 ) -> dict[str, int] | None:
-    """Return the first legal assignment near a wish that was not tried, None where a search finds none."""
     known = {tuple(sorted(assignment.items())) for assignment in tried}
     candidates = itertools.islice(legal.near(wish), len(known) + 1)
     return next((candidate for candidate in candidates if tuple(sorted(candidate.items())) not in known), None)
@@ -201,15 +192,11 @@ MAX_DRAWS = 6  # of one kind, where inputs hold few elements
 
 
 class Edge(Struct, frozen=True):
-    """A run that is worth trying.
+    """A run that is worth trying."""
 
-    Attributes:
-        what: What is not covered where it fails, "" for sizes: at those at which the original fails nothing can differ.
-        choices: Sizes, the first that run are enough; none where all take too long.
-    """
-
+    # what is not covered where it fails, "" for sizes: at those at which the original fails nothing can differ
     what: str
-    choices: tuple[dict[str, int], ...]
+    choices: tuple[dict[str, int], ...]  # sizes, the first that run are enough; none where all take too long
     draw: Draw
 
 
@@ -303,7 +290,6 @@ class Edges:
             yield "", self._affordable_sizes([row], others=[size])
 
     def _drawn_sizes(self) -> list[int]:
-        """Return sizes that nobody can foresee, the same each time for one model."""
         names = (value.name for model in self.feeder.models for value in model.graph.values.values())
         draw = np.random.default_rng(zlib.crc32("\n".join(names).encode()))
         return [int(size) for size in np.exp2(draw.uniform(3, 12, DRAWN_SIZES))]
@@ -317,7 +303,6 @@ class Edges:
                     yield f"sizes past {threshold.size}" if legal_dims and not cheap else "", cheap[:2]
 
     def _wishes_at_threshold(self, threshold: Threshold, size: int) -> Iterator[dict[str, int]]:
-        """Yield sizes at which a threshold is met: of the dims that are said to meet it, or of lengths."""
         base = self._wish(Row(2, 2, 1, 3))
         known = [variable.name for variable in self.legal.variables if variable.name in threshold.symbols]
         free = [variable.name for variable in self.legal.variables if variable.role not in ("batch", "total")]
@@ -365,10 +350,7 @@ MAX_BASES = 2
 def differing_sizes(
     pairs: Sequence[tuple[Expr, Expr]], legal: LegalSizes, usual: Sequence[Mapping[str, int]]
 ) -> Iterator[dict[str, int]]:
-    """Yield legal sizes at which a pair of expressions differs that is equal at all usual sizes.
-
-    One dim at a time is another than at a usual size: the least at which the pair differs.
-    """
+    """Yield the least legal sizes, of one dim each, at which expressions differ that are equal at all usual ones."""
     names = {variable.name for variable in legal.variables} | legal.fixed.keys()
     for left, right in [pair for pair in pairs if pair[0].symbols | pair[1].symbols <= names][:MAX_PAIRS]:
         if any(_differing_sizes(left, right, {**legal.fixed, **dims}).any() for dims in usual):

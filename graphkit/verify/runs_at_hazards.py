@@ -129,11 +129,7 @@ class _Runs:
         return Check(shape == list(hazard.shape or ()), f"no error, and a shape of {shape}")
 
     def feed(self, dims: Mapping[str, int], flags: Mapping[str, bool]) -> dict[str, np.ndarray]:
-        """Return inputs of some dims.
-
-        Raises:
-            ModelError: An input's shape or type is not known, or a tensor would be too large.
-        """
+        """Return inputs of some dims. Raises ModelError where a shape or type is not known, or a tensor too large."""
         values = Values.at(dims)
         for value, tensor in self.shapes.table.items():
             known = tensor.dims or () if tensor.is_known else ()
@@ -187,7 +183,6 @@ def _one_line(problem: RunError) -> str:
 
 
 def _message_of(problem: RunError) -> str:
-    """Return onnxruntime's message without the paths of its sources, one short line."""
     where = WHERE.search(_one_line(problem))
     text = where[3] if where is not None else _one_line(problem)
     return _short_line(SOURCE.sub("", text)) or "no message"

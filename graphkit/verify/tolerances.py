@@ -94,37 +94,24 @@ def error_tolerance(model: Model, error: float) -> float:
 
 
 class BundleTolerance(Struct, frozen=True):
-    """Largest differences that count as equal, over how far logits vary where that is more than 1.
+    """Largest differences that count as equal, over how far logits vary where that is more than 1."""
 
-    Attributes:
-        plain: Where onnxruntime fuses nothing.
-        near: The same where the sums of a product may be added up in another order.
-        fused: Where onnxruntime fuses operators.
-        apart: How far its two levels are apart on the originals, which is why `near` may be larger than was asked for.
-        is_raised: Whether it is.
-    """
-
-    plain: float
-    near: float
-    fused: float
+    plain: float  # where onnxruntime fuses nothing
+    near: float  # the same where the sums of a product may be added up in another order
+    fused: float  # where onnxruntime fuses operators
+    # how far its two levels are apart on the originals, which is why `near` may be larger than was asked for
     apart: float
-    is_raised: bool
+    is_raised: bool  # whether it is
 
     @classmethod
     def of(
         cls, models: Sequence[Model], apart: float, tolerance: float, *, exact: bool, is_wide: bool = False
     ) -> BundleTolerance:
-        """Return the tolerances of a bundle of these models.
+        """Return the tolerances of a bundle of these models, where onnxruntime's two levels are so far apart on them.
 
         What onnxruntime makes of the digits of one and the same model grows with its depth and its magnitudes. Twice as
-        much is allowed, and no more than twice the tolerance between its levels, whatever it makes of them.
-
-        Args:
-            models: The originals.
-            apart: How far onnxruntime's two levels are apart on them.
-            tolerance: The largest difference that was asked for.
-            exact: Whether plain logits must be equal to the last bit.
-            is_wide: Whether models of float16 run in float32.
+        much is allowed, and no more than twice the tolerance between its levels, whatever it makes of them. With
+        `exact`, plain logits must be equal to the last bit; `is_wide` says whether models of float16 run in float32.
         """
         fused = max(tolerance, *map(level_tolerance, models))
         if is_wide:

@@ -128,7 +128,6 @@ def foreign_weights(merged: Model, scopes: Iterable[Scope], model: Model) -> Wei
 
 
 def _prove_weights(compared: Sequence[tuple[Weight, Weight | None, int | None]], whose: str) -> WeightProof:
-    """Return the proof of weights with those that they should be, and the first bytes in which they differ."""
     equal = [weight.size for weight, same, difference in compared if same is not None and difference is None]
     new = [weight for weight, same, _ in compared if same is None]
     failures = [f"weight {weight} is none of {whose}" for weight in new if weight.size >= SMALL]
@@ -150,20 +149,16 @@ def _element_index(tensor: TensorProto, offset: int) -> str:
 
 
 class WrongWeight(Struct, frozen=True, eq=False):
-    """A weight that has other elements than that of the same name.
-
-    Attributes:
-        count, total: How many elements differ, of how many.
-        first: The index of the first of them.
-        is_sure: Whether its name is that of the original; else something was added, and it may be another constant.
-    """
+    """A weight that has other elements than that of the same name."""
 
     file: str
     name: str
+    # how many elements differ, of how many
     count: int
     total: int
-    first: tuple[int, ...]
+    first: tuple[int, ...]  # the index of the first of them
     right: np.ndarray
+    # whether its name is that of the original; else something was added, and it may be another constant
     is_sure: bool = True
 
     def __str__(self) -> str:
@@ -173,16 +168,13 @@ class WrongWeight(Struct, frozen=True, eq=False):
 
 
 class WrongAttribute(Struct, frozen=True, eq=False):
-    """A number in an attribute that is another one than in the node of the same name.
-
-    Attributes:
-        number, right: What it is, and what it should be.
-    """
+    """A number in an attribute that is another one than in the node of the same name."""
 
     file: str
     node: str
     operator: str
     name: str
+    # what it is, and what it should be
     number: float
     right: float
     is_sure: ClassVar[bool] = True

@@ -205,10 +205,8 @@ class _Comparison(Struct, eq=False, dict=True):
     def _match_dumps(self, a: Side, names: Mapping[str, str]) -> tuple[Side, list[Pair], dict[str, str]]:
         """Return A with its pairs; dumps of the last token alone are paired with the last rows of its tensors.
 
-        The tensors that these are rows of come by the names of the rows.
-
-        Raises:
-            UsageError: No array is one of a tensor that A computes.
+        The tensors that these are rows of come by the names of the rows. Raises UsageError where no array is one of a
+        tensor that A computes.
         """
         dumps = self._dumped_arrays
         pairs = match_dumps(a, dumps, names)

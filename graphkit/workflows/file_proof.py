@@ -48,19 +48,13 @@ def copied_text(names: Sequence[str]) -> str:
 
 
 class Claim(Struct, frozen=True):
-    """A claim about a rewrite: wherever its premise holds, it gives the results of the original.
-
-    Attributes:
-        error: The largest error of a node, 0 where results are equal to the last bit.
-        drops_outputs: Whether outputs may be missing.
-        drops_rounding: Whether nothing changes but that quantised data is no longer rounded.
-        interface: The passes that changed the set or the meaning of inputs and outputs; they claim nothing.
-    """
+    """A claim about a rewrite: wherever its premise holds, it gives the results of the original."""
 
     premise: Premise = ALWAYS
-    error: float = 0.0
-    drops_outputs: bool = False
-    drops_rounding: bool = False
+    error: float = 0.0  # the largest error of a node, 0 where results are equal to the last bit
+    drops_outputs: bool = False  # whether outputs may be missing
+    drops_rounding: bool = False  # whether nothing changes but that quantised data is no longer rounded
+    # the passes that changed the set or the meaning of inputs and outputs; they claim nothing
     interface: tuple[str, ...] = ()
 
     @classmethod
@@ -81,18 +75,12 @@ class Claim(Struct, frozen=True):
 
 
 class Evidence(Struct, frozen=True):
-    """The result of a proof, or why there is none.
-
-    Attributes:
-        unproven: Why nothing is proven, "" where there is a proof or nobody asked for one.
-        failures: Unclaimed changes of the passes, a sentence each.
-        notes: The limits of the proof, a sentence each.
-    """
+    """The result of a proof, or why there is none."""
 
     proof: RewriteProof | None = None
-    unproven: str = ""
-    failures: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    unproven: str = ""  # why nothing is proven, "" where there is a proof or nobody asked for one
+    failures: tuple[str, ...] = ()  # unclaimed changes of the passes, a sentence each
+    notes: tuple[str, ...] = ()  # the limits of the proof, a sentence each
 
     def blocks(self) -> Iterator[Block]:
         """Yield the blocks to show."""
@@ -140,16 +128,12 @@ class FileReport(ProvenReport):
 
 
 class FileRewrite(Struct, frozen=True):
-    """A rewrite of a model, the result of which goes to a file.
-
-    Attributes:
-        progress: Called with the name of each step before it starts.
-    """
+    """A rewrite of a model, the result of which goes to a file."""
 
     model: Model
     output: Path
     options: RewriteOptions
-    progress: Progress
+    progress: Progress  # called with the name of each step before it starts
 
     def check(self) -> None:
         """Check before any work that the file can be written, and that the weights are there to be copied or run.
@@ -219,11 +203,9 @@ class FileRewrite(Struct, frozen=True):
     def prove(self, file: Path, *, premise: Premise = ALWAYS, error: float = 0.0) -> RewriteProof:
         """Prove that the written file gives the results of the original, where the premise of the passes holds.
 
-        The error is the largest of a node, 0 where results are equal to the last bit.
-
-        Raises:
-            UsageError: The inputs differ, or the options name a symbol or an input that does not exist.
-            ModelError: The weights are missing, or onnxruntime cannot run the original.
+        The error is the largest of a node, 0 where results are equal to the last bit. Raises UsageError where the
+        inputs differ, or the options name a symbol or an input that does not exist; ModelError where the weights are
+        missing, or onnxruntime cannot run the original.
         """
         from graphkit.verify.rewrite_verifier import verify_rewrite
         from graphkit.verify.tolerances import error_tolerance
@@ -243,9 +225,8 @@ class FileRewrite(Struct, frozen=True):
     def judge(self, rewritten: Model, file: Path, claim: Claim) -> Evidence:
         """Prove the claims of passes about the written file, where they can be proven.
 
-        Raises:
-            UsageError: The options name a symbol or an input that does not exist.
-            ModelError: The weights are missing, or onnxruntime cannot run the original.
+        Raises UsageError where the options name a symbol or an input that does not exist; ModelError where the weights
+        are missing, or onnxruntime cannot run the original.
         """
         changed = _interface_changes(self.model, rewritten)
         gone = [value.name for value in compare_ports(self.model.graph.outputs, rewritten.graph.outputs).lost]

@@ -135,16 +135,11 @@ def fold_file(
 
 
 class FoldedFile(Struct, frozen=True):
-    """A model that was folded and is to be written.
-
-    Attributes:
-        outcome: The folded model, and what changed.
-        model: The same, with the shapes of its tensors declared.
-    """
+    """A model that was folded and is to be written."""
 
     rewrite: FileRewrite
-    outcome: Outcome
-    model: Model
+    outcome: Outcome  # the folded model, and what changed
+    model: Model  # the same, with the shapes of its tensors declared
     declared: int
 
     @classmethod

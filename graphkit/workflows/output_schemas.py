@@ -52,8 +52,7 @@ from graphkit.verify.deployment_proofs import BundleProof, LoweringProof
 from graphkit.verify.layers.comparison import ModelComparison
 from graphkit.verify.rewrite_proof import RewriteProof, SplitProof
 from graphkit.workflows.fold_file import FolderFoldReport, FoldReport
-from graphkit.workflows.rewrite_file import EditReport, RewriteReport
-from graphkit.workflows.split_decoder_file import SplitReport
+from graphkit.workflows.rewrite_file import EditReport, RewriteReport, SplitReport
 
 SECTION_RESULTS: Mapping[str, type[Result]] = {
     "verdict": Verdict,
@@ -181,11 +180,7 @@ def document_schema(name: str, properties: Mapping[str, Schema], named: Mapping[
 
 
 class Maker:
-    """Makes schemas of types, and keeps those of dataclasses under their names.
-
-    Attributes:
-        known: Schemas of further types.
-    """
+    """Makes schemas of types, of which some are known, and keeps those of dataclasses under their names."""
 
     def __init__(self, known: Mapping[object, Schema] = PLAIN) -> None:
         self.known = {**PLAIN, **known}

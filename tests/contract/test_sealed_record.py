@@ -16,7 +16,7 @@ from small_contract import SMALL
 import graphkit
 from graphkit.contract import read_contract
 from graphkit.contract.contract_files import read_bundle
-from graphkit.contract.contract_parts import ProofRecord
+from graphkit.contract.host_contract import ProofRecord
 from graphkit.errors import ModelError, UnprovenWarning
 from graphkit.hosts import Host
 

@@ -80,7 +80,7 @@ def test_a_process_tells_what_tasks_leave_behind(tmp_path: Path, monkeypatch: py
 
 def test_a_survey_starts_processes_before_it_loads_onnx() -> None:
     """What the survey itself imports, no process has begun to work yet: those import it at the same time."""
-    modules = "graphkit.cli.survey_command, graphkit.fleet.survey, graphkit.fleet.local_pool, graphkit.fleet.survey"
+    modules = "graphkit.cli.read_commands, graphkit.fleet.survey, graphkit.fleet.local_pool, graphkit.fleet.survey"
     code = f"import sys, {modules}\nprint(*{{'numpy', 'onnx'}} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "\n"
 

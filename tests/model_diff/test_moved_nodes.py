@@ -14,7 +14,7 @@ from graphkit.model import load
 from graphkit.model_diff.diff_models import diff
 from graphkit.model_diff.model_diff import ModelDiff
 from graphkit.options import SplitOptions
-from graphkit.workflows.split_decoder_file import split_file
+from graphkit.workflows.rewrite_file import split_file
 
 IF = """(bool c, float[4] x) => (float[4] y) {
     outer = Relu (x)

@@ -11,7 +11,6 @@ import numpy as np
 from bundle_faults import Edit, Inject, each_of, graph, weight
 
 BEGINS = "No simple cause; it "
-KEPT = "No simple cause; the logits of "  # and what it keeps is not
 POSITIONS, MASK = "Positions are wrong: ", "The mask of tokens "
 SOURCE = "The mask of the source is wrong: "
 SLOTS = "New slots are not written behind those in use"
@@ -39,8 +38,8 @@ def causal() -> Iterator[tuple[str, Fault]]:
     yield "slots one further on", step(bad.further, SLOTS, BEGINS)
     yield "keys and values exchanged where they are written", step(partial(bad.exchanged, one=key, other=value))
     read = bad.swapped("step", key, value, written=False)
-    yield "states swapped where they are read", Fault("causal", read, (BEGINS, KEPT))
-    yield "states swapped in the step", Fault("causal", bad.swapped("step", key, value), (BEGINS, KEPT))
+    yield "states swapped where they are read", Fault("causal", read, (BEGINS,))
+    yield "states swapped in the step", Fault("causal", bad.swapped("step", key, value), (BEGINS,))
     for past in (2, 7):
         yield f"logits off at past {past} alone", step(partial(wrong_at, past=past))
     yield "row 2 reads row 1", step(partial(bad.a_row_reads, state=key, row=1, other=0))
@@ -58,7 +57,7 @@ def causal() -> Iterator[tuple[str, Fault]]:
     yield "positions off by one", step(partial(bad.offset, name="state/slice"), POSITIONS)
     yield "positions that count padding", step(bad.positions_by_place, POSITIONS)
     one = partial(bad.kept_mask, name="attention_mask_slots_after")
-    yield "a mask that is not kept", step(one, MASK, KEPT, BEGINS, POSITIONS)
+    yield "a mask that is not kept", step(one, MASK, BEGINS, POSITIONS)
 
 
 def wrong_at(edit: Edit, past: int) -> None:
@@ -78,7 +77,7 @@ def others() -> Iterator[tuple[str, Fault]]:
     less = partial(bad.operator, old="LessOrEqual", new="Less")
     yield "a token that does not see itself", Fault("qwen2-tiny", graph("decode.onnx", less))
     shorter = graph("step.onnx", partial(bad.constant_of, operator="Mod", index=1, by=-1))
-    yield "a ring that is too short", Fault("window", shorter, (SLOTS, BEGINS, KEPT))
+    yield "a ring that is too short", Fault("window", shorter, (SLOTS, BEGINS))
     for name, file, by in (
         ("a window one too long", "step.onnx", 1),
         ("a prompt's window one too short", "prefill.onnx", -1),
@@ -86,11 +85,11 @@ def others() -> Iterator[tuple[str, Fault]]:
         yield name, Fault("window", graph(file, partial(bad.integer, name="window", by=by)), (), WEIGHT)
     keys = [f"past_key_values.{layer}.encoder.key" for layer in (0, 1)]
     read = bad.swapped("step", *keys, written=False)
-    yield "keys of the source of another layer", Fault("whisper", read, (BEGINS, KEPT))
-    yield "keys of the source of another layer are written", Fault("whisper", bad.swapped("once", *keys), (KEPT,))
+    yield "keys of the source of another layer", Fault("whisper", read, (BEGINS,))
+    yield "keys of the source of another layer are written", Fault("whisper", bad.swapped("once", *keys), (BEGINS,))
     keys = [f"past_key_values.{layer}.key" for layer in (0, 1)]
     copied = partial(bad.copied, one=keys[0], other=keys[1])
-    yield "keys of a layer written for another", Fault("qwen2-tiny", graph("decode.onnx", copied), (BEGINS, KEPT))
+    yield "keys of a layer written for another", Fault("qwen2-tiny", graph("decode.onnx", copied), (BEGINS,))
 
 
 def weights() -> Iterator[tuple[str, Fault]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphkit.contract import Contract, Generation, Method, Port, Source, State, Table
-from graphkit.contract.contract_parts import FileRecord
+from graphkit.contract.host_contract import FileRecord
 
 __all__ = ["SMALL"]
 

@@ -43,16 +43,12 @@ from graphkit.verify.run_sizes import propose_assignments
 
 @dataclass(frozen=True, eq=False)
 class Side(GraphSide):
-    """A model and its feed.
-
-    Attributes:
-        feed: An array for each input without a default.
-        placed: How many nodes ran on each provider, where that is not the CPU.
-    """
+    """A model and its feed."""
 
     model: Model
-    feed: Mapping[str, np.ndarray]
+    feed: Mapping[str, np.ndarray]  # an array for each input without a default
     provider: Provider = CPU
+    # how many nodes ran on each provider, where that is not the CPU
     placed: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -107,15 +103,11 @@ class Side(GraphSide):
 
 
 class Pair(Struct, frozen=True, eq=False):
-    """A tensor of A and its match: a tensor of B, or the name of a dump.
-
-    Attributes:
-        how: What they were matched by.
-    """
+    """A tensor of A and its match: a tensor of B, or the name of a dump."""
 
     a: Value
     b: Value | str
-    how: str
+    how: str  # what they were matched by
 
     @property
     def theirs(self) -> str:
@@ -133,14 +125,10 @@ def constant_array(model: Model, tensor: TensorProto) -> np.ndarray:
 
 
 class Reader:
-    """Gives the arrays of pairs of A and B; `all_asked` says whether all of them will be asked for.
-
-    Attributes:
-        steps: How often it was asked.
-    """
+    """Gives the arrays of pairs of A and B; `all_asked` says whether all of them will be asked for."""
 
     def __init__(self, pairs: Sequence[Pair], a: Side, b: Side | ArrayFile, *, all_asked: bool = True) -> None:
-        self.steps = 0
+        self.steps = 0  # how often it was asked
         self.one = Steps(a, a.feed, [pair.a for pair in pairs], all_asked=all_asked)
         theirs = [pair.b for pair in pairs if isinstance(pair.b, Value)]
         self.two = b if isinstance(b, ArrayFile) else Steps(b, b.feed, theirs, all_asked=all_asked)
@@ -166,15 +154,11 @@ class Reader:
 
 
 class Steps:
-    """The tensors of a model's main graph, for one feed.
+    """The tensors of a model's main graph, for one feed; arrays that are `given` take the place of tensors.
 
-    Args:
-        side: The model.
-        feed: An array for each input without a default.
-        pending: The tensors that may be asked for, in any order; others need more time. Whatever reads a tensor that
-            cannot be held, such as a sequence, runs in the same step.
-        all_asked: Whether all of them will be, so that one that is computed is held until then.
-        given: Arrays that take the place of tensors.
+    Those `pending` may be asked for, in any order; others need more time. With `all_asked` all of them will be, so that
+    one that is computed is held until then. Whatever reads a tensor that cannot be held, such as a sequence, runs in
+    the same step.
     """
 
     def __init__(
@@ -219,7 +203,6 @@ class Steps:
         return result
 
     def _is_needed(self, value: Value) -> bool:
-        """Whether a value is asked for later, or read by a node that is still to run."""
         later = self.readers.get(value, ())
         return value in self.pending or any(node in self.relevant and node not in self.done for node in later)
 
@@ -301,10 +284,7 @@ def legal_feeds(
     """Yield inputs for A, those at the most telling sizes first: a batch, several tokens, a past.
 
     B is None for dumps; `arrays` are taken as they are; `names_in_b` are names of inputs of A, and what they are in B.
-
-    Raises:
-        UsageError: B has inputs that A has not, or the sizes contradict each other.
-        ModelError: No input can be made.
+    Raises UsageError where B has inputs that A has not, or the sizes contradict each other.
     """
     spec = DimSpec.of(inputs={name: array.shape for name, array in arrays.items() if name in fed_inputs(a)}) | spec
     same = b is not None and not names_in_b and set(fed_inputs(b)) <= set(fed_inputs(a))
@@ -325,11 +305,7 @@ def legal_feeds(
 
 
 def rename_feed(a: Model, b: Model, feed: Feed, arrays: Feed, names_in_b: Mapping[str, str]) -> dict[str, np.ndarray]:
-    """Return the feed of B for a feed of A.
-
-    Raises:
-        UsageError: B has an input that A has not, and none was given for it.
-    """
+    """Return the feed of B for a feed of A. Raises UsageError for an input that A has not, and that was not given."""
     feed_of_b = {names_in_b.get(name, name): array for name, array in {**arrays, **feed}.items()}
     if name := next((name for name in fed_inputs(b) if name not in feed_of_b), ""):
         raise UsageError(
@@ -340,11 +316,7 @@ def rename_feed(a: Model, b: Model, feed: Feed, arrays: Feed, names_in_b: Mappin
 
 
 def check_given(arrays: Feed, a: Model, b: Model | None) -> None:
-    """Check that arrays fit the inputs of the models.
-
-    Raises:
-        UsageError: One is no input of either, or has another dtype or other dims.
-    """
+    """Raise UsageError for an array that is no input of either model, or has another dtype or other dims."""
     for name, array in arrays.items():
         models = [model for model in (a, b) if model is not None]
         inputs = [value for model in models for value in model.graph.inputs if value.name == name]
@@ -425,11 +397,7 @@ class ArrayFile:
         self.channels_last = frozenset(last_alone | {name for name in kinds if is_file_last and all(kinds[name])})
 
     def claimed_array(self, name: str) -> np.ndarray:
-        """Return zeros of the dims and the dtype that an array has by its header, which take no memory.
-
-        Raises:
-            ModelError: It holds no plain numbers, or is larger than it may be.
-        """
+        """Return zeros of the dims and dtype that the header of an array says, which take no memory; see `read`."""
         with self._open_array(name) as (_, shape, _, dtype):
             zero = np.zeros((), object if dtype.kind == "U" else dtype.newbyteorder("="))
             return self._with_channels(name, np.broadcast_to(zero, shape))
@@ -442,8 +410,7 @@ class ArrayFile:
     def read(self, name: str) -> np.ndarray:
         """Return an array by name; strings as objects, as onnxruntime takes them.
 
-        Raises:
-            ModelError: It holds no plain numbers, is larger than it may be, or is cut.
+        Raises ModelError where it holds no plain numbers, is larger than it may be, or is cut.
         """
         with self._open_array(name) as (file, shape, is_fortran, dtype):
             size = math.prod(shape) * dtype.itemsize

@@ -22,60 +22,38 @@ MOST_ROWS = 36
 
 
 class ComparedTensor(Struct, frozen=True):
-    """A tensor of A and the one that it matches.
-
-    Attributes:
-        a, b: Their names.
-        how: What they were matched by: `map`, `form` (their normal form), `name`, `structure`, `order`, `module` or
-            `output` (one that is left).
-        node: The node that computes it in A, "" for an input.
-        module: The path of the module that this was exported from, "" where its name tells none.
-        dims: In A.
-        absolute: The largest absolute difference, None where none can be told.
-        relative: That over the largest magnitude in A.
-        cosine: Of the angle between the two, None where one is all zeros.
-        problem: Why they cannot be compared, "" where they can.
-        agrees: Whether they are equal within the tolerance.
-    """
+    """A tensor of A and the one that it matches."""
 
     a: str
     b: str
+    # what they were matched by: `map`, `form` (their normal form), `name`, `structure`, `order`, `module` or `output`
+    # (one that is left)
     how: str
-    node: str
+    node: str  # the node that computes it in A, "" for an input
     operator: str
-    module: str
-    dims: tuple[int, ...]
-    absolute: float | None
-    relative: float | None
-    cosine: float | None
-    problem: str
-    agrees: bool
+    module: str  # the path of the module that this was exported from, "" where its name tells none
+    dims: tuple[int, ...]  # in A
+    absolute: float | None  # the largest absolute difference, None where none can be told
+    relative: float | None  # that over the largest magnitude in A
+    cosine: float | None  # of the angle between the two, None where one is all zeros
+    problem: str  # why they cannot be compared, "" where they can
+    agrees: bool  # whether they are equal within the tolerance
 
 
 class Divergence(Struct, frozen=True):
-    """A tensor that differs, though its sources agree.
+    """A tensor that differs, though its sources agree."""
 
-    Attributes:
-        tensor: Its name in A.
-        other: Its name in B.
-        node: The node that computes it in A, "" for an input.
-    """
-
-    tensor: str
-    other: str
-    node: str
+    tensor: str  # its name in A
+    other: str  # its name in B
+    node: str  # the node that computes it in A, "" for an input
     operator: str
     causes: tuple[Cause, ...]
 
 
 class NextDump(Struct, frozen=True):
-    """A tensor whose dump would narrow down where a difference begins.
+    """A tensor whose dump would narrow down where a difference begins."""
 
-    Attributes:
-        name: The name to dump it by.
-    """
-
-    name: str
+    name: str  # the name to dump it by
     tensor: str
     dims: tuple[int, ...]
 
@@ -250,10 +228,7 @@ def _table_row(label: str, tensors: Sequence[ComparedTensor], is_first: bool) ->
 
 
 def _table_rows(tensors: Sequence[ComparedTensor], first: set[str]) -> tuple[list[tuple[str | None, ...]], list[int]]:
-    """Return a row for each tensor where they are few; else one for each module, and for each where it begins.
-
-    With them come the numbers of the rows at which a difference begins.
-    """
+    """Return a row for each tensor, or of many one a module, and the numbers of rows at which differences begin."""
     keys: Sequence[str] = [tensor.a for tensor in tensors]
     if len(tensors) > MOST_ROWS:
         modules = [tensor.module.replace(".", "/").split("/") for tensor in tensors]

@@ -23,18 +23,14 @@ FLOOR = -1e8  # at most so much stands for minus infinity in a mask: -1e9, the l
 
 
 class Measured(Struct, frozen=True, eq=False):
-    """A pair of tensors, and how far the second is from the first.
-
-    Attributes:
-        difference: The difference of their elements; None where they have none that are numbers, and agree.
-        cosine: Of the angle between them; None where one of them is all zeros, or they cannot be compared.
-        agrees: Whether no element differs by more than the tolerance, times the largest magnitude of the first where
-            that is above 1. Integers and booleans must be equal.
-    """
+    """A pair of tensors, and how far the second is from the first."""
 
     pair: Pair
+    # the difference of their elements; None where they have none that are numbers, and agree
     difference: Difference | None
-    cosine: float | None
+    cosine: float | None  # of the angle between them; None where one of them is all zeros, or they cannot be compared
+    # whether no element differs by more than the tolerance, times the largest magnitude of the first where that is
+    # above 1. Integers and booleans must be equal.
     agrees: bool
 
 
@@ -104,7 +100,6 @@ SMALLER = 4  # times, is each next part
 
 
 def _count_ancestors(pairs: Sequence[Pair], side: Side) -> dict[Pair, int]:
-    """Return the pairs that each is computed from, itself included, as bits in their order."""
     number = {pair.a: place for place, pair in enumerate(pairs)}
     bits: dict[Value, int] = dict.fromkeys(side.place, 0)
     for value in side.place:
@@ -165,7 +160,6 @@ def bisect_pairs(
 
 
 def _last_pairs(pairs: Sequence[Pair], above: Mapping[Pair, int]) -> list[Pair]:
-    """Return the pairs that no other of them is computed from."""
     inner = 0
     for pair in pairs:
         inner |= above[pair] ^ (1 << (above[pair].bit_length() - 1))  # its own bit is the last
@@ -178,18 +172,11 @@ SEPARATORS = re.compile(r"[/.]+")
 def match_models(a: Side, b: Side, names_in_b: Mapping[str, str], *, by_order: bool = False) -> list[Pair]:
     """Return the tensors of the main graphs that match, in the topological order of `a`.
 
-    Those that are told match first, and those of one name; then what has one normal form, whatever it is called, and
-    the rest by structure: see `match_graphs`. Outputs that are left match where no others are of their type and dims.
-
-    Args:
-        a: One model.
-        b: The other one.
-        names_in_b: Names of tensors of `a`, and what they are in `b`.
-        by_order: Whether what is left within a module of one path, of one operator and dims, goes by order where both
-            have as many.
-
-    Raises:
-        UsageError: A name of `names_in_b` does not exist, or stands there twice.
+    Those match first of which `names_in_b` tells the name, and those of one name; then what has one normal form,
+    whatever it is called, and the rest by structure: see `match_graphs`. Outputs that are left match where no others
+    are of their type and dims. With `by_order`, what is left within a module of one path, of one operator and dims,
+    goes by order where both have as many. Raises UsageError where a name of `names_in_b` does not exist, or stands
+    there twice.
     """
     matching = Matching()
     for side in (a, b):
@@ -227,11 +214,9 @@ def _value_named(side: Side, name: str) -> Value:
 def match_dumps(side: Side, dumps: ArrayFile, dump_names: Mapping[str, str]) -> list[Pair]:
     """Return the tensors that have a dump, in topological order.
 
-    A dump matches the tensor of its name, or the one tensor that leaves the module of its name
-    (`encoder.layers.0.fc1` is what leaves `/encoder/layers.0/fc1`); where several leave it, none.
-
-    Raises:
-        UsageError: A name of `dump_names` does not exist.
+    A dump matches the tensor of its name, or the one tensor that leaves the module of its name (`encoder.layers.0.fc1`
+    is what leaves `/encoder/layers.0/fc1`); where several leave it, none. Raises UsageError where a name of
+    `dump_names` does not exist.
     """
     names = {value.name: value for value in side.place if value not in side.unholdable}
     matched: dict[Value, tuple[str, str]] = {}

@@ -101,15 +101,11 @@ def _sole_cause(fits: Sequence[Cause]) -> Cause:
 
 
 class Neighbourhood(Struct, frozen=True, eq=False):
-    """A tensor of a model, and what it is computed from in a few steps.
-
-    Attributes:
-        arrays: What these tensors hold, its own included.
-    """
+    """A tensor of a model, and what it is computed from in a few steps."""
 
     side: Side
     value: Value
-    arrays: Arrays
+    arrays: Arrays  # what these tensors hold, its own included
     nodes: tuple[Node, ...]
 
     @classmethod
@@ -148,21 +144,14 @@ class Neighbourhood(Struct, frozen=True, eq=False):
 
 @dataclass(eq=False)
 class TensorCase:
-    """Two arrays that should be equal; causes are undone in them.
+    """Two arrays that should be equal; causes are undone in them."""
 
-    Attributes:
-        a: What is around it in A.
-        x: What A has, in float64, 0 in the place of minus infinity.
-        tolerance: The largest difference that counts as none, times the largest magnitude where that is above 1.
-        is_integer: Whether A has integers or booleans, which have to be equal.
-    """
-
-    a: Neighbourhood
+    a: Neighbourhood  # what is around it in A
     b: Neighbourhood | None
-    x: np.ndarray
+    x: np.ndarray  # what A has, in float64, 0 in the place of minus infinity
     y: np.ndarray
-    tolerance: float
-    is_integer: bool
+    tolerance: float  # the largest difference that counts as none, times the largest magnitude where that is above 1
+    is_integer: bool  # whether A has integers or booleans, which have to be equal
     parts: tuple[tuple[str, Neighbourhood], ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -251,7 +240,6 @@ def _node_difference(node_a: Node, node_b: Node) -> str:
 
 
 def _node_results(case: TensorCase, node_a: Node, node_b: Node) -> Arrays:
-    """Return what a node of A computes of what a node of B reads, as the results of that."""
     assert case.b is not None
     pairs = zip(node_a.inputs, node_b.inputs, strict=False)
     read = [(x, y) for x, y in pairs if x is not None and y is not None and known_tensor(x) is None]
@@ -420,7 +408,6 @@ def row_causes(case: TensorCase) -> Iterator[Cause]:
 
 
 def _length_tables(case: TensorCase) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the tables with rows of this length that a model looks rows up in, or adds parts of; each name once."""
     names = set[str]()
     for _, part in case.parts:
         nodes = [node for node in part.side.nodes if node.is_op(*PICKING, "Add", "Expand")]
@@ -431,7 +418,6 @@ def _length_tables(case: TensorCase) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _nearest_rows(table: np.ndarray, array: np.ndarray) -> list[int] | None:
-    """Return which row of a table each row of an array may be, None where one is none."""
     rows = []
     for row in array:
         best, at, step = np.inf, -1, max(1, CHUNK // table.shape[1])
@@ -521,18 +507,13 @@ SCALES = {"Mul": (0, 1), "Div": (1,)}
 
 
 class Mistake(Struct, frozen=True, eq=False):
-    """A mistake that a port may make.
+    """A mistake that a port may make."""
 
-    Attributes:
-        kind, text: What it is; the text begins with its name.
-        arrays: What the original reads instead if it makes it too.
-        unknown_places: How many of the last tokens have results that are not known then.
-    """
-
+    # what it is; the text begins with its name
     kind: Kind
     text: str
-    arrays: Arrays
-    unknown_places: int = 0
+    arrays: Arrays  # what the original reads instead if it makes it too
+    unknown_places: int = 0  # how many of the last tokens have results that are not known then
 
 
 def make_mistakes(side: Side, value: Value) -> Iterator[tuple[Mistake, np.ndarray]]:
@@ -555,7 +536,6 @@ def make_mistakes(side: Side, value: Value) -> Iterator[tuple[Mistake, np.ndarra
 
 
 def _runs(side: Side, value: Value, mistakes: list[Mistake]) -> Iterator[tuple[Mistake, np.ndarray]]:
-    """Load a model once, and run it with each mistake."""
     replaced = list(dict.fromkeys(each for mistake in mistakes for each in mistake.arrays))
     known = dict(zip(replaced, Steps(side, side.feed, replaced).values(replaced), strict=True))
     with Steps(side, side.feed, [value], given=known).load_part(value) as run:
@@ -606,10 +586,7 @@ def _input_mistakes(side: Side) -> Iterator[Mistake]:
 
 
 def _addend_mistakes(side: Side, nodes: list[Node], data: set[Value]) -> Iterator[Mistake]:
-    """Yield what is added to activations and depends on none, such as positions or a causal mask: twice, not at all.
-
-    Rows of a table may also be those before or behind.
-    """
+    """Yield what is added to activations and depends on none: twice, not at all, or with other rows of its table."""
     added = dict.fromkeys(read for node in nodes if node.is_op("Add") for read in node.inputs if read is not None)
     computed = (read for read in added if read not in data and known_tensor(read) is None)
     addends = [read for read in computed if side.dtype(read) in FLOATS and read not in side.unholdable]
