@@ -65,17 +65,11 @@ class BundlePort(AnyPort):
 
 @dataclass(frozen=True)
 class LengthChange:
-    """How a method changes a length: it grows by the size of an input. A method that starts a sequence starts from 0.
+    """How a method changes a length, which grows by the size of an input; one that starts a sequence starts from 0."""
 
-    Attributes:
-        length: Its name.
-        input: The input.
-        axis: Its axis.
-    """
-
-    length: Name
-    input: Name
-    axis: Count
+    length: Name  # its name
+    input: Name  # the input
+    axis: Count  # its axis
 
 
 FED = ("tokens", "mask", "user")  # kinds of sources that a caller gives
@@ -160,17 +154,11 @@ class StateTensor(State):
 
 @dataclass(frozen=True)
 class Length:
-    """How much of the state is in use.
+    """How much of the state is in use."""
 
-    Attributes:
-        name: Its name.
-        most: The largest that it may be.
-        meaning: What it counts.
-    """
-
-    name: Name
-    most: Positive
-    meaning: str = field(metadata=TEXT)
+    name: Name  # its name
+    most: Positive  # the largest that it may be
+    meaning: str = field(metadata=TEXT)  # what it counts
 
 
 @dataclass(frozen=True)

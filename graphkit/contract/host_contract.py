@@ -313,25 +313,15 @@ def sound_axis(port: Port, length: int) -> int:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows in a raw little-endian file.
+    """Rows in a raw little-endian file."""
 
-    Attributes:
-        name: Its name.
-        file: The file.
-        offset: Of the first row, in bytes.
-        dtype: Of its elements.
-        rows: How many.
-        shape: Of a row.
-        meaning: What it holds.
-    """
-
-    name: Name
-    file: FileName
-    offset: Count
-    dtype: str
-    rows: Count
-    shape: Dims
-    meaning: str = field(metadata=TEXT)
+    name: Name  # its name
+    file: FileName  # the file
+    offset: Count  # of the first row, in bytes
+    dtype: str  # of its elements
+    rows: Count  # how many
+    shape: Dims  # of a row
+    meaning: str = field(metadata=TEXT)  # what it holds
 
 
 @dataclass(frozen=True)

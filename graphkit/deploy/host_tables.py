@@ -375,6 +375,9 @@ def _chosen_by(host_input: HostInput, model: Model, setting: Setting) -> By:
     return "position" if by_position else "valid_length"
 
 
+NOT_ADDED = "is as long as the cache, and not added to scores"
+
+
 def _make_table(host_input: HostInput, setting: Setting, by: By, arrays: list[np.ndarray]) -> HostTable:
     is_static = by == "position" and setting.capacity > 0 and not setting.past
     if is_static and host_input.is_mask and arrays[0].shape[-1] == setting.capacity + 1:
@@ -388,7 +391,7 @@ def _make_table(host_input: HostInput, setting: Setting, by: By, arrays: list[np
         slots = [axis for axis, seen in enumerate(sizes) if len(set(seen)) > 1]
         if slots:
             if not host_input.is_mask or len(slots) > 1:
-                raise UsageError(f"'{host_input.source.value.name}' is as long as the cache, and not added to scores")
+                raise UsageError(f"'{host_input.source.value.name}' {NOT_ADDED} - bundle it instead: graphkit bundle")
             arrays = [_in_slots(array, slots[0], past, setting) for past, array in enumerate(arrays)]
     else:
         lengths = [axis for axis, dim in enumerate(host_input.declared.dims) if _is_source(Expr.of(dim), setting)]

@@ -757,6 +757,20 @@ def test_a_mask_over_a_cache_that_is_subtracted_is_declined(tmp_path: Path) -> N
         lowered(decoder(SUBTRACTED.replace("%HIDDEN%", "future")), tmp_path)
 
 
+def test_a_mask_that_is_filled_into_what_may_be_infinite_is_declined_with_its_reason(
+    tmp_path: Path,
+) -> None:
+    """As doge fills one into an exponential of the cached values."""
+    filled = """
+        grown = Exp (scores)
+        kept = Where (future, infinity, grown)
+        p = Softmax <axis = -1> (kept)
+    """
+    match = "'future' is as long as the cache, .* leaves .*'grown' may be infinite or NaN .* - bundle it instead"
+    with pytest.raises(UsageError, match=match):
+        lowered(decoder(filled), tmp_path)
+
+
 def renamed_logits(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a decoder whose logits are called 'output' and stand after the states."""
     for node in model.graph.node:
