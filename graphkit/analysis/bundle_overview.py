@@ -97,16 +97,7 @@ class BundleOverview(Result):
 
 
 def bundle_overview(path: str | os.PathLike[str]) -> BundleOverview:
-    """Return the parts of a bundle.
-
-        print(graphkit.bundle_overview("opus.bundle"))
-
-    Args:
-        path: The folder of a bundle, or its `bundle.json`.
-
-    Raises:
-        ModelError: It is no bundle.
-    """
+    """Return the parts of a bundle, by its folder or its `bundle.json`; ModelError if it is none."""
     folder = Path(path)
     file = folder / "bundle.json" if folder.suffix != ".json" else folder
     return overview_of(file.resolve().parent.name, read_bundle(file))

@@ -72,9 +72,6 @@ def float16_losses(model: ModelLike) -> Float16Losses:
 
     Zeros are told where all elements of a tensor become zero, because a single weight of a matrix can do without.
 
-    Args:
-        model: The model, whose weights are not read.
-
     Example:
         >>> graphkit.float16_losses(graphkit.load("example:causal-attention")).lost
         ()

@@ -207,10 +207,6 @@ def hazards(model: ModelLike, *, shapes: Shapes | None = None) -> Hazards:
 
     A dim is legal if its range allows it: at least 1, or at least 0 for a symbol named `past...`.
 
-    Args:
-        model: The model, or its path.
-        shapes: The inferred shapes of the model, if they are known already.
-
     Example:
         >>> print(graphkit.hazards(graphkit.load("example:causal-attention")).hazards[0])
         at sequence_length=33, Gather '/Gather_2' fails: index 32 (sequence_length - 1) into an axis of 32

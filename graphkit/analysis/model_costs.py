@@ -381,16 +381,13 @@ def costs(
 
     Args:
         model: The model, or its path. No weight is read.
-        spec: Sizes of input dims; `dims`, `inputs` and `ranges` add to it. A range with both ends gives a curve.
+        spec: Sizes of input dims, else typical ones; `dims`, `inputs` and `ranges` add to it. A range gives a curve.
         by: Whether the rows are repeated layers, modules, operators or nodes.
         top: How many rows, those of the most multiply-accumulates; None for all.
         dims: Sizes of symbols.
         inputs: Shapes of inputs.
         ranges: Bounds of symbols, None for an open end.
         shapes: The inferred shapes of the model at these sizes, if they are known already.
-
-    Returns:
-        The costs, as expressions in the input dims and at the sizes; those that nobody gives are typical ones.
 
     Raises:
         UsageError: A symbol or an input does not exist, or a size contradicts the model.

@@ -88,9 +88,6 @@ class Fit(Judged):
 def fit(models: Sequence[ModelLike]) -> Fit:
     """Return which outputs of some models feed which inputs of others, among those that look like one pipeline.
 
-    Args:
-        models: Any of an encoder, decoders of the first and of later steps, and a merged decoder.
-
     Example:
         >>> found = graphkit.fit([graphkit.load("example:merged-decoder")])
         >>> found.links[0].inputs

@@ -280,8 +280,7 @@ def frozen_sizes(model: ModelLike) -> FrozenSizes:
 def check_frozen_sizes(models: Iterable[Model], batch: int | None = None) -> tuple[str, ...]:
     """Return what an exporter froze, a sentence each; refuse decoders that cannot go on, and models of another batch.
 
-    Raises:
-        UsageError: A past or a source has one length, new keys and values are lost, or a batch has another size.
+    A UsageError says that a past or a source has one length, new keys and values are lost, or a batch has another size.
     """
     rows = [(model.name, row) for model in models for row in frozen_sizes(model).rows]
     for name, row in rows:

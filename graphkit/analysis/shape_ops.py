@@ -198,10 +198,6 @@ class UnknownShapes(Judged):
 def unknown_shapes(model: ModelLike, *, shapes: Shapes | None = None) -> UnknownShapes:
     """Return how many tensors have shapes that are not known before a run, and the values that they depend on.
 
-    Args:
-        model: The model, or its path.
-        shapes: The inferred shapes of the model, if they are known already.
-
     Example:
         >>> graphkit.unknown_shapes(graphkit.load("example:causal-attention")).unknown
         0

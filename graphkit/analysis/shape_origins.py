@@ -135,10 +135,7 @@ def origins(model: ModelLike, *, full: bool = False, optimized: bool = False, sh
 def group_drawing(model: Model, number: int) -> Drawing:
     """Return the cone of the first consumer of one group, to draw or to export.
 
-    The groups are numbered from 1, as in the report.
-
-    Raises:
-        UsageError: There is no such group.
+    The groups are numbered from 1, as in the report; a UsageError says that there is no such group.
     """
     consumers = _find_consumers(model, False)
     if not 1 <= number <= len(consumers):
@@ -380,10 +377,6 @@ class WhatIf(Result):
 
 def what_if(model: ModelLike, *, shapes: Shapes | None = None) -> WhatIf:
     """Return how many shape ops vanish if each symbol of the inputs, or a small set of them, is frozen, and which stay.
-
-    Args:
-        model: The model, or its path.
-        shapes: The inferred shapes of the model, if they are known already.
 
     Example:
         >>> graphkit.what_if(graphkit.load("example:causal-attention")).freezes[1]

@@ -58,11 +58,7 @@ class TensorShapes(Result):
     contradictions: tuple[str, ...]
 
     def __getitem__(self, name: str) -> ShapeRow:
-        """Return the row of a tensor of the main graph, or of the first body that has one of this name.
-
-        Raises:
-            KeyError: There is none.
-        """
+        """Return the row of a tensor of the main graph, or of the first body that has one; KeyError if none has."""
         found = [row for row in self.rows if row.name == name]
         if not found:
             raise KeyError(f"no tensor '{name}' - {did_you_mean(name, (row.name for row in self.rows))}")

@@ -104,10 +104,9 @@ HINT = "no runtime loads such a graph; export the model again"
 def check_scopes(scopes: tuple[Scope, ...], file: str | None = None) -> None:
     """Check the main graph, the functions and all bodies.
 
-    Raises:
-        ModelError: A name is defined twice or never, nodes read each other in a circle, or a node lacks an input, an
-            output or an attribute that its operator needs, or has an attribute of another kind, one attribute twice,
-            or one that refers to the call of a function although the node is in none.
+    A ModelError says that a name is defined twice or never, that nodes read each other in a circle, or that a node
+    lacks an input, an output or an attribute that its operator needs, or has an attribute of another kind, one
+    attribute twice, or one that refers to the call of a function although the node is in none.
     """
     functions = {scope.path.removeprefix("function ") for scope in scopes[1:]}
     for root in scopes:

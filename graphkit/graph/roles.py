@@ -218,7 +218,11 @@ class Roles(Struct, frozen=True, eq=False, dict=True):
         if role == "mask" and at == 0 and any(dim in (hinted_dims(past) or ()) for past in self.pasts):
             return "other"  # slots, which bundles have first
         if role in ("encoder mask", "mask"):
-            return self._mask_axis(role, dim) if at == last else "sequence" if at == last - 1 else "other"
+            if at != last:  # the axis before the last one counts the new tokens, as in the scores
+                return "sequence" if at == last - 1 else "other"
+            if role == "encoder mask" or "encoder" in str(dim):
+                return "encoder"
+            return "sequence" if not self.pasts and self._is_sequence(dim) else "total"
         if role == "image mask":
             return "space"
         if at == 1 and (role.startswith("encoder") or "encoder" in str(dim)):
@@ -236,12 +240,6 @@ class Roles(Struct, frozen=True, eq=False, dict=True):
         named = [axis for axis, dim in enumerate(dims) if "batch" in str(dim)]
         open_ones = [axis for axis, dim in enumerate(dims) if not isinstance(dim, int) and axis != entry.axis]
         return "batch" if at in (named or open_ones[:1]) else "other"
-
-    def _mask_axis(self, role: Role, dim: Dim) -> Axis:
-        """Return the meaning of the last axis of a mask. The axis before it counts the new tokens, as in the scores."""
-        if role == "encoder mask" or "encoder" in str(dim):
-            return "encoder"
-        return "sequence" if not self.pasts and self._is_sequence(dim) else "total"
 
     def _is_sequence(self, dim: Dim) -> bool:
         return dim is not None and any(dim_at(value, 1) == dim for value in self.all("tokens", "embeddings"))

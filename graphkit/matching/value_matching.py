@@ -18,7 +18,7 @@ from onnx import TensorProto
 from graphkit.graph.dataflow import in_order
 from graphkit.graph.names import group_pairs, module_of
 from graphkit.graph.operator_traits import COMMUTATIVE
-from graphkit.graph.view import Node, Scope, Value, chain_end
+from graphkit.graph.view import Node, Scope, Value, unwrap_value
 from graphkit.matching.value_numbering import ValueNumbers
 from graphkit.model import Model
 
@@ -72,11 +72,7 @@ def known_tensor(value: Value) -> TensorProto | None:
 
 def source_of(value: Value) -> Value:
     """Return the value that another one is, by Identity nodes alone."""
-
-    def before(value: Value) -> Value | None:
-        return value.producer.input(0) if value.producer is not None and value.producer.is_op("Identity") else None
-
-    return chain_end(value, before)
+    return unwrap_value(value, ("Identity",))
 
 
 MAX_ROUNDS = 4
@@ -94,16 +90,10 @@ def match_graphs(
 ) -> None:
     """Match the values of two graphs, beside those that match already.
 
-    Args:
-        matching: The matches so far, and the numbers of both models.
-        a: One graph.
-        b: The other one.
-        by_order: Whether what is left within a module of one path, of one operator and dims, goes by order where both
-            have as many.
-        changed: Whether a node may match, in the end, one with other attributes, another operator or other inputs:
-            that of its name where all but a few names are kept, the only one that reads a tensor as it does where most
-            differ.
-        equal: Values that are known to be equal, which match unless a name that the graphs share says otherwise.
+    With `by_order`, what is left within a module of one path, of one operator and dims, goes by order where both have
+    as many. With `changed`, a node may match, in the end, one with other attributes, another operator or other inputs:
+    that of its name where all but a few names are kept, the only one that reads a tensor as it does where most differ.
+    Values that are known to be `equal` match unless a name that the graphs share says otherwise.
     """
     if matching.numbers.graphs[a.scope] == matching.numbers.graphs[b.scope]:
         match_equal(matching, a.scope, b.scope)

@@ -46,7 +46,7 @@ def forget_on_registration(forget: Callable[[], None]) -> None:
 
 
 def register_rule(op_type: str, domain: str = "", *, replace: bool = False) -> Callable[[Registered], Registered]:
-    """Register a function as the shape rule of an operator.
+    """Return a decorator that registers a function as the shape rule of an operator.
 
     The rule is called for each node of the operator. It reads dims, elements and attributes from its context, notes
     there the relations that must hold for the node to run, and raises `UnknownError` with a reason for unknown facts.
@@ -55,9 +55,6 @@ def register_rule(op_type: str, domain: str = "", *, replace: bool = False) -> C
         op_type: The operator, such as "CDist".
         domain: Its domain; "" is that of ONNX itself.
         replace: Whether the rule may replace another one, such as when a notebook's cell runs again.
-
-    Returns:
-        A decorator, which returns the function as it is.
 
     Raises:
         UsageError: The operator has a rule already, or the name is not text.

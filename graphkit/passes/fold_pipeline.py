@@ -74,7 +74,7 @@ def fold(
     ranges: Mapping[str, Bounds] | None = None,
     without: Collection[type[Rewrite]] = (),
 ) -> Outcome:
-    """Fold the shape computations of a model: static shapes become constants, dynamic ones are computed once.
+    """Return a model with its shape computations folded: static ones are constants, dynamic ones are computed once.
 
     Without sizes and shapes the model stays as dynamic as before, with the same results for every legal input. Declared
     input dims that contradict what the nodes compute are corrected first: see `graphkit.shapes.corrected_declarations`.
@@ -87,9 +87,6 @@ def fold(
         inputs: Shapes to freeze inputs to, such as `{"pixel_values": (1, 3, 800, 800)}`.
         ranges: Bounds of symbols, such as `{"sequence_length": (1, 512)}`; None for an open end.
         without: Rewrites to leave out.
-
-    Returns:
-        The folded model, the changes, and what was declined with the reasons.
 
     Raises:
         UsageError: An input or a symbol does not exist, or the numbers contradict each other.

@@ -202,10 +202,6 @@ class Pass(ABC):
 def run_passes(model: ModelLike, passes: Iterable[Pass]) -> Outcome:
     """Return the outcome of passes that run one after the other: the last model, what changed and what was declined.
 
-    Args:
-        model: The model to start from, or its path; it is not changed.
-        passes: The passes, in order.
-
     Raises:
         UsageError: An option does not fit the model.
         ModelError: The model's graph is not sound: see `Model.check_soundness`.

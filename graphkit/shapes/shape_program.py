@@ -185,9 +185,6 @@ def program(
         values: Elements of graph inputs, such as `{"use_cache_branch": True}`. The program is then for these only, and
             for the sizes that are given.
 
-    Returns:
-        The program, which writes itself as JSON, Python or JavaScript.
-
     Raises:
         UsageError: An input or a symbol does not exist, or the numbers contradict each other.
 

@@ -197,10 +197,7 @@ Value = Expr | int
 
 
 def floor_div(dividend: Value, divisor: Value) -> Expr:
-    """Return `dividend // divisor`, rounded down, in normal form.
-
-    Raises:
-        ZeroDivisionError: The divisor is 0.
+    """Return `dividend // divisor`, rounded down, in normal form; ZeroDivisionError for a divisor of 0.
 
     Example:
         >>> from graphkit.shapes import floor_div, symbol
@@ -268,10 +265,7 @@ def _is_division(atom: Symbol | Call) -> bool:
 
 
 def ceil_div(dividend: Value, divisor: Value) -> Expr:
-    """Return `dividend / divisor`, rounded up, in normal form.
-
-    Raises:
-        ZeroDivisionError: The divisor is 0.
+    """Return `dividend / divisor`, rounded up, in normal form; ZeroDivisionError for a divisor of 0.
 
     Example:
         >>> from graphkit.shapes import ceil_div, symbol

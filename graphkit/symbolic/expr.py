@@ -336,10 +336,7 @@ _SMALL = {n: Expr((((), n),) if n else ()) for n in range(-64, 1025)}
 
 
 def const(value: int) -> Expr:
-    """Return a number as an expression.
-
-    Raises:
-        TooComplexError: The number does not fit into an integer tensor.
+    """Return a number as an expression; TooComplexError if it does not fit into an integer tensor.
 
     Example:
         >>> from graphkit.shapes import const

@@ -18,7 +18,7 @@ from graphkit.dtypes import INT32_MAX, INT64_MAX, INTEGERS
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.new_nodes import SHAPE_SLICE_SINCE, make_concat, make_gather
 from graphkit.graph.operator_traits import requested_shape
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import Node, Value, walk_breadth_first
 from graphkit.passes.shapes.simplify_expand import expand_spec
 from graphkit.passes.shapes.simplify_reshape import open_spec
 from graphkit.passes.shapes.simplify_slice import slice_bounds
@@ -252,17 +252,11 @@ def _simplest_elements(editor: Editor, node: Node, index: int, value: Value, ele
 
 def _still_needed(editor: Editor, nodes: set[Node], met: Container[Place]) -> set[Node]:
     """Return the shape nodes that are needed by inputs other than those recomputed."""
-    needed: set[Node] = set()
-    for scope in editor.scopes:
-        pending = [value.producer for value in scope.outputs]
-        for node in scope.nodes:
-            if node not in nodes:
-                read = [value for index, value in enumerate(node.inputs) if (node, index) not in met]
-                pending += [value.producer for value in read if value is not None]
-        while pending:
-            producer = pending.pop()
-            if producer is None or producer not in nodes or producer in needed:
-                continue
-            needed.add(producer)
-            pending += [value.producer for value in producer.operands]
-    return needed
+    read = [value for scope in editor.scopes for value in scope.outputs]
+    for node in (node for scope in editor.scopes for node in scope.nodes if node not in nodes):
+        read += [value for index, value in enumerate(node.inputs) if value is not None and (node, index) not in met]
+
+    def makers(values: Iterable[Value]) -> list[Node]:
+        return [value.producer for value in values if value.producer is not None and value.producer in nodes]
+
+    return set(walk_breadth_first(makers(read), lambda node: makers(node.operands)))

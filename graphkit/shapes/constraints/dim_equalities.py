@@ -63,18 +63,12 @@ def forced_sizes(model: Model, sizes: Mapping[str, int]) -> dict[str, Fraction]:
     known: list[Row] = [{name: Fraction(1), "": Fraction(-size)} for name, size in sizes.items()]
     together = reduce_rows([*known, *rows], names)
     if "" in together:
-        raise _contradiction_error(model, sizes, known, rows)
+        names = [*sizes, *{name: None for row in rows for name in row if name}]
+        broken = next(row for at, row in enumerate(rows, 1) if "" in reduce_rows([*known, *rows[:at]], names))
+        text = ", ".join(f"{name}={size}" for name, size in sizes.items())
+        needed = " = ".join((_side_text(broken, 1), _side_text(broken, -1)))
+        raise UsageError(f"{model.label}: it cannot run with {text}: the graph needs {needed} - give other sizes")
     return {name: size for name, size in fixed_sizes(together).items() if name and name not in sizes}
-
-
-def _contradiction_error(
-    model: Model, sizes: Mapping[str, int], known: Sequence[Row], rows: Sequence[Row]
-) -> UsageError:
-    names = [*sizes, *{name: None for row in rows for name in row if name}]
-    broken = next(row for at, row in enumerate(rows, 1) if "" in reduce_rows([*known, *rows[:at]], names))
-    text = ", ".join(f"{name}={size}" for name, size in sizes.items())
-    needed = " = ".join((_side_text(broken, 1), _side_text(broken, -1)))
-    return UsageError(f"{model.label}: it cannot run with {text}: the graph needs {needed} - give other sizes")
 
 
 def _side_text(row: Row, sign: int) -> str:
@@ -145,7 +139,9 @@ def fixed_by(
             pairs += _as_computed(name, computed[name], now.get(name))
             continue
         if name not in ours:
-            raise _no_such_input(name, original, rewritten)
+            has_default = any(value.name == name for value in original.graph.inputs)
+            reason = f"has no default, as it has in {labels[0]}" if has_default else f"is none of {labels[0]}"
+            raise UsageError(f"{labels[1]}: its input '{name}' {reason} - compare other models")
         kinds = declared_type(ours[name]), declared_type(theirs[name])
         if kinds[0] is not None and kinds[1] is not None and kinds[0].dtype != kinds[1].dtype:
             raise _unlike_error(name, (dtype_name(kinds[0].dtype), dtype_name(kinds[1].dtype)), labels)
@@ -156,12 +152,6 @@ def fixed_by(
             meanings.setdefault(pair.size.name, pair.dim)
     known = [Pair(name, dim, size.substitute(meanings)) for name, dim, size in pairs if size.symbols <= meanings.keys()]
     return [pair for pair in known if pair.dim != pair.size], spec
-
-
-def _no_such_input(name: str, original: Model, rewritten: Model) -> UsageError:
-    has_default = any(value.name == name for value in original.graph.inputs)
-    reason = f"has no default, as it has in {original.label}" if has_default else f"is none of {original.label}"
-    return UsageError(f"{rewritten.label}: its input '{name}' {reason} - compare other models")
 
 
 def _pair_dims(name: str, was: Dims, now: Dims, labels: tuple[str, str]) -> list[Pair]:

@@ -222,9 +222,6 @@ def legal_sizes(
     """Return the legal sizes of a model, with more relations; a past may be empty unless the spec forbids it.
 
     Shapes that are known already save an inference; a past may be empty in them if it may be empty in the result.
-
-    Raises:
-        UsageError: A symbol or input does not exist, or the numbers contradict each other.
     """
     inputs = Inputs(model, spec)
     roles, numbers = symbol_roles(model, inputs.symbolic), inputs.numbers
