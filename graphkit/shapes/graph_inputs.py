@@ -97,10 +97,8 @@ class Inputs:
 
     A spec names the symbol of a dim, the name that dims declare, which means all of these, or one dim as `INPUT.AXIS`,
     which then has a size of its own. `declared` are the dims as another reading has them, and `renamed` gives some, by
-    input and axis, other names.
-
-    Raises:
-        UsageError: The spec names a symbol or input that does not exist, or contradicts itself.
+    input and axis, other names. A UsageError says that the spec names a symbol or input that does not exist, or
+    contradicts itself.
     """
 
     def __init__(

@@ -60,12 +60,8 @@ class DeclaredInputs(Struct, frozen=True, eq=False):
     ) -> DeclaredInputs:
         """Return the dims of a model, with one symbol for each group of dims: the first of a name has that itself.
 
-        Args:
-            model: The model.
-            groups: The dims that each name stands for.
-            names: Other names of inputs, for `INPUT.AXIS`.
-            taken: What has a name, here and in another model, by these names of inputs: nothing else gets it.
-            apart: Whether expressions too are symbols of their own.
+        Inputs may have other `names`, for `INPUT.AXIS`. `taken` is what has a name, here and in another model, by these
+        names of inputs: nothing else gets it. With `apart`, expressions too are symbols of their own.
         """
         taken = taken or {name: {place for group in parts for place in group} for name, parts in groups.items()}
 
@@ -223,16 +219,11 @@ def read_alike(
 ) -> tuple[DeclaredInputs, DeclaredInputs]:
     """Return the dims of a model and of its rewrite, so that what is one symbol in the one is so in the other.
 
-    Dims of one name in both are one symbol where they are one in the original. Dims that the rewrite calls unlike each
-    other, or gives different numbers, are not one in the original either. A new input has the symbols of its names.
-
-    Args:
-        before: The original.
-        after: Its rewrite.
-        names: What inputs of the rewrite are called in the original.
-        dims: Which dims of one name are one symbol: those that nodes or roles of inputs relate, or all; or no two, and
-            expressions are symbols of their own too.
-        computed: Inputs of the original whose dims are those of others, by their names.
+    Dims of one name in both are one symbol where they are one in the original: those that nodes or roles of inputs
+    relate, or all, if `dims` says so; or no two, and expressions are symbols of their own too. Dims that the rewrite
+    calls unlike each other, or gives different numbers, are not one in the original either. A new input has the symbols
+    of its names. `names` are those that inputs of the rewrite have in the original; `computed` inputs of the original
+    have dims of others, by their names.
     """
 
     def origin(place: Place) -> Place:
