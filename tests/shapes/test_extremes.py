@@ -14,6 +14,7 @@ from graphkit.equivalence.sizes import size_limits
 from graphkit.graph.operator_traits import operator_set
 from graphkit.ops.element_values import OPERATORS as COMPUTED
 from graphkit.ops.tensor import Tensor
+from graphkit.runtime.isolation import shared_isolation
 from graphkit.runtime.session import run_small_models
 from graphkit.shapes import Expr, Ratio, Shapes, infer
 
@@ -66,7 +67,9 @@ def checked(listed: list[Case], *, has_sizes: bool) -> tuple[int, int, list[str]
             models.append(
                 (model.proto.SerializeToString(), [{"s": evaluated(EXPRS, each)} if each else {} for each in tried])
             )
-    for (case, found, tried), answers in zip(known, run_small_models(models), strict=True):
+    with shared_isolation():
+        answered = [*run_small_models(models)]
+    for (case, found, tried), answers in zip(known, answered, strict=True):
         for sizes, outputs in zip(tried, [] if isinstance(answers, str) else answers, strict=False):
             if isinstance(outputs, str):
                 continue  # no model that runs
