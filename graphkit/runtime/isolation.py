@@ -277,9 +277,9 @@ SECONDS_TO_FREE = 10.0
 class _Later(threading.Thread):
     """A function that is called once another one has ended, beside other work."""
 
-    def __init__(self, function: Callable[[], object], before: _Later | None) -> None:
+    def __init__(self, function: Callable[[], object], before: _Later | None, *, is_optional: bool) -> None:
         super().__init__(daemon=True)
-        self.function, self.before = function, before
+        self.function, self.before, self.is_optional = function, before, is_optional
         self._found: object = None
         self._error: BaseException | None = None
 
@@ -330,20 +330,20 @@ class Process:
         self._second = self._second or Process(self.limits)
         return self._second
 
-    def begin(self, function: Callable[[], T]) -> Callable[[], T]:
+    def begin(self, function: Callable[[], T], *, is_optional: bool = False) -> Callable[[], T]:
         """Let a function that asks this process run beside other work; return one that waits for what it gives.
 
         Functions run one after another, in threads: they read nothing that is worked out when it is first read.
         """
-        self._last = later = _Later(function, self._last)
+        self._last = later = _Later(function, self._last, is_optional=is_optional)
         later.start()
         return later.result
 
     def cancel(self) -> None:
-        """Let the second process not be asked what it was not asked yet."""
+        """Let the second process not be asked what is optional, and it was not asked yet."""
         later = None if self._second is None else self._second._last
         while later is not None:
-            later.function, later = _cancel, later.before
+            later.function, later = _cancel if later.is_optional else later.function, later.before
 
     def ask(self, request: Message, seconds: float, **values: object) -> Message:
         """Return the answer to a request.

@@ -674,7 +674,7 @@ def run_small_models(models: Iterable[SmallModel]) -> Iterator[Found | str]:
     assert current is not None
     process, rest, begun = current.second, iter(models), list[Callable[[], list[Found | str]]]()
     while listed := [*itertools.islice(rest, AT_ONCE)]:
-        begun.append(process.begin(partial(_run_models, process, listed)))
+        begun.append(process.begin(partial(_run_models, process, listed), is_optional=True))
     return chain.from_iterable(map(_wait_for, begun))
 
 

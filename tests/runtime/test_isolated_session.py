@@ -264,6 +264,16 @@ def test_a_process_outlives_the_thread_that_first_asked_for_it() -> None:
     assert divided(made[0]) == [4]
 
 
+def test_a_session_is_loaded_whatever_is_cancelled_beside_it() -> None:
+    content = model_of(ADDS).proto.SerializeToString()
+    with shared_isolation() as process:
+        run_small_models([(content, [{"x": np.ones(1, np.float32)}])] * 200)
+        session = IsolatedSession(model_of(DIVIDES), beside=True)
+        process.cancel()
+        session.wait()
+        assert divided(session) == [4]
+
+
 def test_what_was_begun_and_nobody_waits_for_does_not_outlive_its_isolation() -> None:
     content = model_of(NEVER_ENDS).proto.SerializeToString()
     with shared_isolation() as process:
