@@ -95,7 +95,7 @@ class _Alarms:
         key, at = object(), time.monotonic() + min(seconds, threading.TIMEOUT_MAX)
         with self._changed:
             self._due[key] = at, function
-            if self._thread is None or not self._thread.is_alive():  # a function that failed has ended it
+            if self._thread is None:
                 self._thread = threading.Thread(target=self._watch, daemon=True)
                 self._thread.start()
             elif at < self._wakes:
@@ -133,7 +133,8 @@ class _Alarms:
                     self._wakes = min((at for at, _ in due.values()), default=now + IDLE)
                     self._changed.wait(min(self._wakes - now, threading.TIMEOUT_MAX))
             for function in functions:
-                function()
+                with contextlib.suppress(Exception):  # with this thread, the processes would end that it started
+                    function()
 
 
 _ALARMS = _Alarms()

@@ -393,6 +393,7 @@ def test_alarms_ring_in_the_order_of_their_times_unless_they_are_cancelled() -> 
     alarms, rung = isolation_module._Alarms(), list[str]()
     first, second, last = (threading.Event() for _ in range(3))
     alarms.set(3600, first.set)
+    alarms.set(0.0, lambda: 1 // 0)  # which takes none of the others with it
     cancelled = alarms.set(0.05, lambda: rung.append("cancelled"))
     alarms.cancel(cancelled)
     alarms.set(0.1, lambda: (rung.append("b"), last.set()))
