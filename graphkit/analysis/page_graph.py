@@ -179,12 +179,8 @@ def page_graph(
 ) -> dict[str, object]:
     """Return the graph of a model as plain lists, which `render/page/graph.mjs` reads.
 
-    Args:
-        shapes: The inferred shapes of the model.
-        costs: The costs that the page shows, if it does.
-        at: The sizes of a page without costs, where others than the typical ones are of interest.
-        runs: Further runs whose peak memory the page shows, each by the sizes that it keeps.
-        marks: What the drawing says about nodes.
+    The page shows costs, or nothing but sizes, `at` others than the typical ones; the peak memory of further runs, each
+    by the sizes that it keeps; and marks, which say something about nodes.
 
     Returns:
         `model`: the name of the model.
@@ -267,12 +263,8 @@ def page_memory(
 ) -> list[dict[str, object]]:
     """Return the plans by which `render/page/memory.mjs` finds what `PeakMemory` does, at any sizes.
 
-    Args:
-        memory: The memory of a model.
-        sizes: The first sizes of the page: where they tell which branch of an If runs, it is that one.
-        runs: Sizes that further runs keep, such as no past, by which another branch runs.
-        nodes: The numbers of nodes on the page.
-        values: The numbers of values there.
+    Where the first sizes of the page tell which branch of an If runs, it is that one; further runs keep other sizes,
+    such as no past, by which another branch runs. Nodes and values have numbers on the page.
 
     Returns:
         The run at the sizes of the page, then the further ones, of which each has what is different.

@@ -175,8 +175,7 @@ class Baseline(Struct, frozen=True):
     def regressions(self, made: Report | Comparison) -> Iterator[str]:
         """Yield the models that are new, gone or in another role, and what has grown in the others, a line each.
 
-        Raises:
-            UsageError: The baseline was written with other options.
+        A UsageError says that the baseline was written with other options.
         """
         pairs, gone = self._pair_models(made)
         known = {id(report) for report, _ in pairs}

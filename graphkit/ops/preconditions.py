@@ -152,21 +152,13 @@ class Related(Precondition):
 
 @dataclass(frozen=True)
 class Condition(Precondition):
-    """Some numbers fit together.
+    """Some numbers fit together."""
 
-    Attributes:
-        operands: The numbers.
-        fails: Returns at which values of them the node fails.
-        problem: A description of that, with `{0}` for the first number and its name, `{values[0]}` for it alone.
-        says: Part of onnxruntime's message.
-        equal: Expressions that are meant to be equal.
-    """
-
-    operands: tuple[Expr, ...]
-    fails: Callable[..., Bools]
-    problem: str
-    says: str
-    equal: tuple[tuple[Expr, Expr], ...] = ()
+    operands: tuple[Expr, ...]  # the numbers
+    fails: Callable[..., Bools]  # at which values of them the node fails
+    problem: str  # with `{0}` for the first number and its name, `{values[0]}` for it alone
+    says: str  # part of onnxruntime's message
+    equal: tuple[tuple[Expr, Expr], ...] = ()  # what is meant to be equal
 
     @cached_property
     def exprs(self) -> tuple[Expr, ...]:

@@ -275,19 +275,14 @@ class Common(Struct, frozen=True):
 
 
 class TensorSequence(Tensor):
-    """The known facts of a sequence, which has neither dims nor elements of its own.
-
-    Attributes:
-        items: Its tensors, None if their number is not known.
-        common: The facts that all of them share, None if the sequence is empty.
-        length: Their number, None if that is not known.
-    """
+    """The known facts of a sequence, which has neither dims nor elements of its own."""
 
     __slots__ = ("common", "items", "length")
 
     def __init__(self, items: tuple[Tensor, ...] | None, common: Common | None, length: Expr | None) -> None:
         super().__init__(0, None, None, "it is a sequence of tensors")
-        self.items, self.common, self.length = items, common, length
+        self.items, self.length = items, length  # None where their number is not known
+        self.common = common  # the facts that all of them share, None if the sequence is empty
 
     @classmethod
     def of(cls, items: tuple[Tensor, ...]) -> TensorSequence:

@@ -99,13 +99,9 @@ class Outcome(Result):
 
 @dataclass(frozen=True, repr=False)
 class Matched(Outcome, Generic[MatchT]):
-    """The outcome of a pass, with its matches in the model that it was given: a workflow goes on with these.
+    """The outcome of a pass, with its matches in the model that it was given: a workflow goes on with these."""
 
-    Attributes:
-        matches: The places that the pass changed, in the order of the graph; none where it declined.
-    """
-
-    matches: tuple[MatchT, ...] = ()
+    matches: tuple[MatchT, ...] = ()  # the places that it changed, in the order of the graph
 
 
 def group_reasons(declined: Iterable[Declined]) -> tuple[str, ...]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from msgspec import Struct
 
@@ -18,23 +19,15 @@ Shaped = Sequence[tuple[str, tuple[Expr | None, ...]]]
 
 
 class Source(Struct, frozen=True):
-    """The axis from which a symbol's number is read: its size is `factor*symbol + rest`.
-
-    Attributes:
-        least: Its lower bound, perhaps minus infinity.
-        most: Its upper bound, perhaps infinity.
-        axis: Counted from the front.
-        factor: An integer other than 0, which must divide `size - rest`.
-        rest: A polynomial in symbols of earlier sources.
-    """
+    """The axis from which a symbol's number is read: its size is `factor*symbol + rest`."""
 
     symbol: str
-    least: Bound
-    most: Bound
+    least: Bound  # perhaps minus infinity
+    most: Bound  # perhaps infinity
     input: str
-    axis: int
-    factor: int
-    rest: Expr
+    axis: int  # counted from the front
+    factor: int  # other than 0; it must divide `size - rest`
+    rest: Expr  # a polynomial in symbols of earlier sources
 
 
 class Unread(Struct, frozen=True):
@@ -126,26 +119,20 @@ class Consumer(Struct, frozen=True):
 
 def find_consumers(shapes: Shapes) -> tuple[Consumer, ...]:
     """Return the consumers at every scope, in file order."""
-    keys = _Keys()
+    keys = partial(_unique_key, set())
     return tuple(_make_consumer(shapes, node, keys) for node in all_nodes(shapes.model.scopes) if value_inputs(node))
 
 
-class _Keys:
-    """Makes unique keys; names of nodes need not be unique."""
-
-    def __init__(self) -> None:
-        self.taken: set[str] = set()
-
-    def __call__(self, node: Node, name: str) -> str:
-        key, number = f"{node.path}:{name}", 1
-        while key in self.taken:
-            number += 1
-            key = f"{node.path}({number}):{name}"
-        self.taken.add(key)
-        return key
+def _unique_key(taken: set[str], node: Node, name: str) -> str:
+    key, number = f"{node.path}:{name}", 1
+    while key in taken:  # names of nodes need not be unique
+        number += 1
+        key = f"{node.path}({number}):{name}"
+    taken.add(key)
+    return key
 
 
-def _make_consumer(shapes: Shapes, node: Node, keys: _Keys) -> Consumer:
+def _make_consumer(shapes: Shapes, node: Node, keys: Callable[[Node, str], str]) -> Consumer:
     read = [(index, name, node.inputs[index]) for index, name in value_inputs(node).items()]
     reads = [_make_read(shapes, keys(node, name), at, name, value) for at, name, value in read if value is not None]
     outputs = [

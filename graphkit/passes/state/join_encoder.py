@@ -124,16 +124,12 @@ class JoinEncoder(Pass):
 
     Legality: the decoder reads one output of the encoder, and no other input has a name that the encoder's have. It
     takes a model as an option, so that no text names this pass.
-
-    Attributes:
-        encoder: The encoder.
-        reads: The inputs of later steps that come from the encoder: the role of each, by name.
     """
 
     changes_interface: ClassVar[bool] = True
 
     encoder: Model
-    reads: Mapping[str, str]
+    reads: Mapping[str, str]  # inputs of later steps that come from the encoder: the role of each, by name
 
     def run(self, model: Model) -> Matched[tuple[str, str]]:
         encoder, first, states = self.encoder, model, model.roles.all("encoder state")

@@ -119,12 +119,10 @@ def fixed_by(
 ) -> tuple[list[Pair], DimSpec]:
     """Return the dims of `original` that its rewritten model fixes, with the size of each, by the symbols of a spec.
 
-    A symbol of the rewritten model stands for a dim of the original. If it occurs twice, the two dims are equal.
-    Inputs of the rewritten model may be values that the original computes, with the dims in `computed`. Dims of one
-    name that differ in the rewritten model have symbols of their own in the spec that is returned.
-
-    Raises:
-        UsageError: The rewritten model has another input, or one of another dtype, rank or size.
+    A symbol of the rewritten model stands for a dim of the original. If it occurs twice, the two dims are equal. Inputs
+    of the rewritten model may be values that the original computes, with the dims in `computed`. Dims of one name that
+    differ in the rewritten model have symbols of their own in the spec that is returned. A UsageError says that the
+    rewritten model has another input, or one of another dtype, rank or size.
     """
     pairs: list[Pair] = []
     theirs, ours = fed_inputs(rewritten), fed_inputs(original)
