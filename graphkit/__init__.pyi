@@ -46,8 +46,7 @@ from .hosts.bundle_host import Bundle
 from .io.urls import RemoteOptions
 from .judges.judge_list import ProviderList, list_providers
 from .model import Model, ModelLike, as_model, load
-from .model_diff.diff_models import diff
-from .model_diff.model_diff import ModelDiff
+from .model_diff.model_diff import ModelDiff, diff
 from .options import (
     BundleOptions,
     CompareOptions,

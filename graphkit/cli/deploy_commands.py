@@ -207,13 +207,7 @@ OF_HUB = "onnx"  # the folder of a repository of the hub that has its models; th
 
 @contextlib.contextmanager
 def fetched_export(name: str) -> Iterator[Path]:
-    """Give the path of an export; one on a server is fetched, and kept as long as the block runs.
-
-    Raises:
-        UsageError: It is on a server, and is not to be fetched, or it has too many models.
-        ModelError: It cannot be fetched.
-        OutputError: There is no room for it.
-    """
+    """Give the path of an export; one on a server is fetched, and kept as long as the block runs."""
     if not is_url(name) or (scheme_of(name) == "file" and "::" not in name):
         yield local_path(name) if is_url(name) else Path(name)
         return

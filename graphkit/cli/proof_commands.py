@@ -184,7 +184,7 @@ def diff(a: str, b: str, options: Asked[DiffFlags], format: str) -> None:
         hint = "name one in it; report FOLDER -r with --lock, and then with --baseline, tells what has become worse"
         raise UsageError(f"{folder}: is a folder, and diff compares two models - {hint}")
     with progress_on_terminal() as progress:
-        from graphkit.model_diff.diff_models import diff as differences
+        from graphkit.model_diff.model_diff import diff as differences
 
         progress("comparing")
         model_diff = differences(load_model(a), load_model(b), asked)

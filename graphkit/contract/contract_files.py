@@ -1,23 +1,323 @@
-"""Contracts as files: read and checked, compared, their JSON Schema, and the files beside them that they record."""
+"""Contracts as files: read, checked, compared, their JSON Schema, and the files beside them that they record."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import math
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
+from graphkit.contract.bundle_contract import ALIGNMENT, FED, BundleContract, BundleMethod, BundlePort, StateTensor
 from graphkit.contract.bundle_contract import VERSION as BUNDLE_VERSION
-from graphkit.contract.bundle_contract import BundleContract
-from graphkit.contract.contract_checks import bundle_problems, contract_problems, record_problems
-from graphkit.contract.host_contract import VERSION, AnyContract, Contract, FileRecord, is_unsealed
+from graphkit.contract.host_contract import (
+    FILE_NAME,
+    SIZES,
+    VERSION,
+    AnyContract,
+    AnyPort,
+    Contract,
+    FileRecord,
+    Port,
+    ProofRecord,
+    State,
+    is_unsealed,
+)
+from graphkit.dtypes import BITS, FLOATS, INTEGERS, dtype_name
 from graphkit.errors import ModelError
 from graphkit.io.toml import locate_problem
 from graphkit.render.document_blocks import printable
+
+MOST = 1 << 44  # elements of an array
+MOST_FED = 1 << 28  # elements of an input of a caller, of a row
+TOKENS = ("pad", "start")
+CHOOSING = {"embedding": ("token", "source", "type"), "rows": ("position", "valid_length", "largest_id", "first_token")}
+BYTES = {dtype_name(dtype): BITS[dtype] // 8 for dtype in (*INTEGERS, *FLOATS)}  # of an element
+KINDS = {
+    "init": (),
+    "reorder": ("state", "indices"),
+    "once": (*FED, "state", "length", "kept"),
+    "step": (*FED, "state", "length", "kept"),
+}  # of sources of a bundle's inputs, by when the method runs
+
+
+def record_problems(proof: ProofRecord, files: Mapping[str, FileRecord], read: Iterable[str]) -> Iterator[str]:
+    """Yield the contradictions in a record, a clause each; `read` has the files that hosts read."""
+    if proof.passed == bool(proof.reason):
+        yield "its proof passed for a reason, or did not for none"
+    if proof.proven and not proof.passed:
+        yield "its proof did not pass, and outputs are proven"
+    if proof.outcome == "not run" and (proof.tolerance, proof.tokens_rate) != (None, 1):
+        yield "its proof was not run, and has a tolerance or a rate of tokens"
+    yield from (f"'{name}' is not the name of a file beside it" for name in files if not re.search(FILE_NAME, name))
+    missing = [name for name in read if name not in files]
+    if missing and (files or proof.passed):
+        yield f"it records no file '{missing[0]}'"
+
+
+def _shared_problems(contract: AnyContract, kind: str, names: Sequence[str]) -> Iterator[str]:
+    """Yield the contradictions that any contract may have, a clause each; names are those of another kind of things."""
+    yield from _find_duplicates(kind, names)
+    yield from _find_duplicates("method", [method.name for method in contract.methods])
+    yield from _find_duplicates("state", [state.name for state in contract.states])
+    for state in contract.states:
+        yield from (f"state '{state.name}' {problem}" for problem in _check_state(state))
+    states = {state.name: state for state in contract.states}
+    for method in contract.methods:
+        for kind, ports in (("input", method.inputs), ("output", method.outputs)):
+            for text in _find_duplicates(kind, [port.name for port in ports]):
+                yield f"{method.name}: {text}"
+            for port in ports:
+                yield from (f"{method.name}: {kind} '{port.name}' {problem}" for problem in _check_port(port, states))
+
+
+def _find_duplicates(kind: str, names: Sequence[str]) -> Iterator[str]:
+    return (f"two have the name of {kind} '{name}'" for name in sorted(set(names)) if names.count(name) > 1)
+
+
+def _check_state(state: State) -> Iterator[str]:
+    if not _is_array(state.shape, state.dtype):
+        yield "has no size, or no dtype of whole bytes"
+    elif state.bytes != math.prod(state.shape) * BYTES[state.dtype]:
+        yield f"does not take {state.bytes} bytes"
+    if state.axis is not None and state.axis >= len(state.shape):
+        yield f"has no axis {state.axis}"
+
+
+def _check_port(port: AnyPort, states: Mapping[str, State]) -> Iterator[str]:
+    if not _is_array(port.shape, port.dtype):
+        yield "has no size, or no dtype of whole bytes"
+    if port.state and port.state not in states:
+        yield f"is state '{port.state}', which is not there"
+    if port.kind == "state" and not port.of:
+        yield "is a state without a name"
+
+
+def _is_array(shape: Sequence[int | str], dtype: str) -> bool:
+    return dtype in BYTES and math.prod(max(1, dim) for dim in shape if isinstance(dim, int)) <= MOST
+
+
+def contract_problems(contract: Contract) -> Iterator[str]:
+    """Yield the contradictions of the contract of lowered models, a clause each."""
+    if missing := [name for name in SIZES if contract.sizes.get(name, -1) < 0]:
+        yield f"sizes.{missing[0]} is missing, or below 0"
+        return
+    if missing := [name for name in TOKENS if name not in contract.tokens]:
+        yield f"tokens.{missing[0]} is missing"
+        return
+    yield from _check_sound(contract)
+    yield from _shared_problems(contract, "table", [table.name for table in contract.tables])
+    for table in contract.tables:
+        if not _is_array((table.rows, *table.shape), table.dtype):
+            yield f"table '{table.name}' has no size, or no dtype of whole bytes"
+    for place, method in enumerate(contract.methods):
+        for port in method.inputs:
+            yield from (f"{method.name}: input '{port.name}' {text}" for text in _check_input(contract, place, port))
+        for port in method.outputs:
+            yield from (f"{method.name}: output '{port.name}' {text}" for text in _check_output(contract, port))
+    yield from _check_steps(contract)
+
+
+def _check_sound(contract: Contract) -> Iterator[str]:
+    """Yield the faults of a sound that may be shorter, and of the inputs that hold it."""
+    sizes = contract.sizes
+    if "sound" in sizes and not {"stride", "offset"} <= sizes.keys():
+        yield "sizes.sound is there without sizes.stride and sizes.offset"
+    sound, stride, offset = sizes.get("sound", 0), sizes.get("stride", 1), sizes.get("offset", 0)
+    inputs = [port for method in contract.methods for port in method.inputs]
+    if sound < 0 or stride < 1:
+        yield "sizes.sound is below 0, or sizes.stride below 1"
+    elif sound and (sound + offset) // stride < max(1, sizes["source"]):
+        yield f"a sound of {sound} has fewer valid positions than the source has"
+    if sound and contract.takes_text:
+        yield "its source is both text and a sound"
+    for port in inputs:
+        if port.is_sound and (sound < 1 or sound not in port.shape[1:]):
+            yield f"input '{port.name}' holds no sound of {sound}"
+
+
+def _check_steps(contract: Contract) -> Iterator[str]:
+    steps = [method for method in contract.methods if method.when == "step"]
+    if len(steps) > 1:
+        yield "it has several methods for a step"
+    scores = next((port for port in steps[0].outputs if not port.writes), None) if steps else None
+    if steps and scores is None:
+        yield f"no output of {steps[0].name} gives the logits"
+    if scores is not None and not _is_shared(math.prod(scores.shape), contract):
+        yield f"output '{scores.name}' of {steps[0].name} has no logits for each of {contract.sequences} sequences"
+    if bool(steps) != bool(contract.sizes["positions"]):
+        yield "sizes.positions is not 0 where nothing runs at each step, or 0 where something does"
+
+
+def _check_input(contract: Contract, place: int, port: Port) -> Iterator[str]:
+    source = port.source
+    if source is None:
+        yield "has no source"
+        return
+    if source.kind == "slots_mask" and port.shape[-1:] != (contract.sizes["capacity"] + 1,):
+        yield "is a mask over the slots of another length"
+    if source.kind == "source_mask" and port.shape[-1:] != (contract.sizes["source"],):
+        yield "is a mask over the source of another length"
+    is_of_sequences = source.kind in ("embedding", "source_mask", "rows") and source.by != "position"
+    if is_of_sequences and not _is_shared(next((dim for dim in port.shape if dim != 1), 1), contract):
+        yield f"does not hold {contract.sequences} sequences one behind the other"
+    if source.kind == "state":
+        state = next((state for state in contract.states if state.name == source.of), None)
+        if state is not None and (state.shape, state.dtype) != (port.shape, port.dtype):
+            yield f"does not fit state '{source.of}'"
+    if source.kind == "output":
+        before = contract.methods[:place]
+        named = {f"{method.name}/{output.name}": output for method in before for output in method.outputs}
+        output = named.get(source.of)
+        if output is None or (output.shape, output.dtype) != (port.shape, port.dtype):
+            yield f"is not the output '{source.of}' of a method that runs before"
+    if source.by not in CHOOSING.get(source.kind, (source.by,)):
+        yield f"does not say what chooses from '{source.of}'"
+    if source.by == "first_token" and contract.tokens.get("pooled") is None:
+        yield "is chosen by a token, and tokens.pooled is missing"
+    if source.kind in ("embedding", "rows"):
+        table = next((table for table in contract.tables if table.name == source.of), None)
+        row = math.prod(table.shape) if table is not None else 0
+        if table is None or table.dtype != port.dtype or row == 0 or math.prod(port.shape) % row:
+            yield f"is not made of rows of table '{source.of}'"
+        elif source.kind == "rows":
+            by_position = source.by == "position"  # of which one row is enough for all sequences
+            if math.prod(port.shape) // row not in (1 if by_position else contract.sequences, contract.sequences):
+                yield f"is not one row of table '{source.of}'"
+            elif table.rows < contract.sizes["positions" if by_position else "source"]:
+                yield f"has more places than table '{source.of}' has rows"
+
+
+def _is_shared(count: int, contract: Contract) -> bool:
+    return contract.sequences == 1 or (count > 0 and count % contract.sequences == 0)
+
+
+def _check_output(contract: Contract, port: Port) -> Iterator[str]:
+    state = next((state for state in contract.states if state.name == port.writes), None)
+    if state is None:
+        return
+    axis = state.axis
+    shape = state.shape if axis is None else (*state.shape[:axis], 1, *state.shape[axis + 1 :])
+    if (port.shape, port.dtype) != (shape, state.dtype):
+        yield f"does not fit state '{port.writes}'"
+
+
+def bundle_problems(contract: BundleContract) -> Iterator[str]:
+    """Yield the contradictions of the contract of a bundle, a clause each."""
+    if "batch" not in contract.sizes:
+        yield "sizes.batch is missing"
+    end = max((state.end for state in contract.states), default=0)
+    if contract.arena > end + ALIGNMENT:
+        yield f"an arena of {contract.arena} bytes for states of {end}"
+    lengths = {length.name for length in contract.lengths}
+    yield from _shared_problems(contract, "length", [length.name for length in contract.lengths])
+    for state in contract.states:
+        yield from (f"state '{state.name}' {text}" for text in _state_tensor(state, lengths, contract.arena))
+    for before, after in itertools.pairwise(sorted(contract.states, key=lambda state: state.offset)):
+        if before.end > after.offset:
+            yield f"states '{before.name}' and '{after.name}' overlap"
+    states = {state.name: state for state in contract.states}
+    for method in contract.methods:
+        yield from (f"{method.name}: {text}" for text in _check_method(method, states, lengths))
+    for state in contract.states:
+        if state.prefix != _takes_prefix(state, contract.methods):
+            takes = "all slots" if state.prefix else "the slots in use alone"
+            yield f"state '{state.name}': prefix is {str(state.prefix).lower()}, and the methods take {takes}"
+    yield from _check_sizes(contract)
+
+
+def _check_sizes(contract: BundleContract) -> Iterator[str]:
+    sizes, most = contract.sizes, {length.name: length.most for length in contract.lengths}
+    for name, count in most.items():
+        if sizes.get("slots", count) != count:
+            yield f"sizes.slots is {sizes['slots']}, and length '{name}' may be {count}"
+    for name, legal in contract.legal.items():
+        if legal.least > (legal.most or legal.least):
+            yield f"legal.{name} has no sizes"
+        elif legal.nearest(0) > sizes.get(name, 0):
+            yield f"legal.{name} has no size up to sizes.{name}"
+    for state in contract.states:
+        if state.batch is not None and state.shape[state.batch : state.batch + 1] != (sizes.get("batch"),):
+            yield f"sizes.batch is {sizes.get('batch')}, and state '{state.name}' has other rows: {list(state.shape)}"
+        slots = state.shape[state.axis] if state.axis is not None else 0
+        if state.update == "slots" and slots < most.get(state.length, 0):
+            yield f"length '{state.length}' may be {most[state.length]}, and state '{state.name}' has {slots} slots"
+
+
+def _state_tensor(state: StateTensor, lengths: set[str], arena: int) -> Iterator[str]:
+    if state.batch is not None and state.batch >= len(state.shape):
+        yield f"has no axis {state.batch}"
+    if state.end > arena:
+        yield f"does not lie in the arena, at {state.offset}"
+    is_of_length = not state.length or state.length in lengths
+    if (state.update in ("slots", "ring")) != (state.axis is not None) or not is_of_length:
+        yield "grows along no axis, or by a length that is not there"
+
+
+def _takes_prefix(state: StateTensor, methods: Sequence[BundleMethod]) -> bool:
+    """Whether all methods but `init` take a state with any number of slots, which come first."""
+    ports = (port for method in methods if method.when != "init" for port in (*method.inputs, *method.outputs))
+    dims = [port.shape[:1] for port in ports if port.state == state.name]
+    return state.axis == 0 and bool(state.length) and all(isinstance(dim, str) for (dim,) in filter(None, dims))
+
+
+def _check_method(method: BundleMethod, states: dict[str, StateTensor], lengths: set[str]) -> Iterator[str]:
+    if set(method.access) != set(states):
+        yield "it does not say what it does with each state"
+        return
+    for kind, ports in (("input", method.inputs), ("output", method.outputs)):
+        for port in ports:
+            state = states.get(port.state)
+            if state is not None and not (port.dtype == state.dtype and _fits_sizes(port.shape, state.shape)):
+                yield f"{kind} '{port.name}' does not fit state '{port.state}'"
+    for port in method.inputs:
+        yield from (f"input '{port.name}' {text}" for text in _method_input(port, method, lengths))
+    kinds = [port.kind for port in method.inputs]
+    if method.when == "reorder" and kinds.count("indices") != 1:
+        yield "it takes no indices, or takes them twice"
+    written = [port.writes for port in method.outputs if port.writes]
+    if len(set(written)) < len(written) or (method.when in ("init", "reorder") and len(written) < len(method.outputs)):
+        yield "two outputs are one state, or one is none"
+    read = {port.of for port in method.inputs if port.kind == "state"}
+    for name, access in method.access.items():
+        allowed = ("write", "read and write") if name in written else ("read",) if name in read else ("none",)
+        if access not in allowed:
+            yield f"it says '{access}' of state '{name}', and its ports say '{allowed[-1]}'"
+    fed = {p.name: p for p in method.inputs if p.kind in FED}
+    for change in method.changes:
+        port_fed = fed.get(change.input)
+        if change.length not in lengths or port_fed is None or change.axis >= len(port_fed.shape):
+            yield f"it changes length '{change.length}' by an input that is not there"
+
+
+def _fits_sizes(shape: Sequence[int | str], sizes: Sequence[int]) -> bool:
+    pairs = zip(shape, sizes, strict=False)
+    return len(shape) == len(sizes) and all(isinstance(dim, str) or dim == size for dim, size in pairs)
+
+
+def _method_input(port: BundlePort, method: BundleMethod, lengths: set[str]) -> Iterator[str]:
+    source = port.source
+    if source is None or port.writes:
+        yield "is made by nobody, or is an output"
+    elif source.kind not in KINDS[method.when]:
+        yield f"is of kind '{source.kind}', which a method for '{method.when}' does not take"
+    elif source.kind == "length" and (source.of not in lengths or (port.dtype, port.shape) != ("int64", (1,))):
+        yield f"is length '{source.of}', which is not there or another tensor"
+    elif source.kind == "kept" and (port.dtype, port.shape) != ("int64", (1,)):
+        yield "is no count of logits"
+    elif source.kind == "indices" and (port.dtype != "int64" or len(port.shape) != 1):
+        yield "is no list of rows"
+    elif source.kind in FED and math.prod(max(1, dim) for dim in port.shape if isinstance(dim, int)) > MOST_FED:
+        yield "is larger than what a caller can give"
+    elif source.kind in ("tokens", "mask") and not port.shape:
+        yield "has no axis of rows"
+
 
 LONGEST = 300  # characters of an error
 SHOWN = 60  # of a value in it

@@ -91,11 +91,11 @@ GUIDE_RULES = {
 }
 
 
-class Number(NamedTuple):
-    """A constant: its words in lower case, joined by underscores, and its meaning."""
+class Constant(NamedTuple):
+    """A constant: its words in lower case, joined by underscores, its value, and what it says."""
 
     name: str
-    value: int
+    value: int | float | Sequence[int]
     comment: str
 
     @property
@@ -246,15 +246,15 @@ def contract_constants(contract: Contract) -> dict[str, Any]:
     }
 
 
-def _number_constants(contract: Contract) -> Iterator[Number]:
+def _number_constants(contract: Contract) -> Iterator[Constant]:
     sizes = {**NO_SOUND, **contract.sizes}
-    yield Number("contract_version", contract.version, "Version of this form.")
-    yield Number("proven", int(contract.proof.passed), "1 where the proof of models and host passed; 0 where not.")
-    yield from (Number(name, sizes[name], text) for name, text in SIZES.items())
-    yield from (Number(f"token_{name}", _or_none(contract.tokens.get(name)), text) for name, text in TOKENS.items())
+    yield Constant("contract_version", contract.version, "Version of this form.")
+    yield Constant("proven", int(contract.proof.passed), "1 where the proof of models and host passed; 0 where not.")
+    yield from (Constant(name, sizes[name], text) for name, text in SIZES.items())
+    yield from (Constant(f"token_{name}", _or_none(contract.tokens.get(name)), text) for name, text in TOKENS.items())
     rules = vars(contract.generation)
-    yield from (Number(name, _or_none(rules[name]), text) for name, text in RULES.items())
-    yield Number("state_bytes", sum(state.bytes for state in contract.states), "Bytes of all states.")
+    yield from (Constant(name, _or_none(rules[name]), text) for name, text in RULES.items())
+    yield Constant("state_bytes", sum(state.bytes for state in contract.states), "Bytes of all states.")
 
 
 def _array_constants(
@@ -407,14 +407,6 @@ DIM_TEXTS = {
     "other": "another size, which the shape names",
 }
 DIMS = {name: -1 - place for place, name in enumerate(DIM_TEXTS)}
-
-
-class Constant(NamedTuple):
-    """A constant: words in lower case, joined by underscores, its value, and what it says."""
-
-    name: str
-    value: int | float | Sequence[int]
-    comment: str
 
 
 @dataclass(frozen=True)

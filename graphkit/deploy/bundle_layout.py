@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 from graphkit import __version__
 from graphkit.contract import BundleContract, BundleMethod, BundlePort, Feed, Length, LengthChange, StateTensor
 from graphkit.contract.bundle_contract import Access, FeedKind, Update
-from graphkit.contract.contract_checks import BYTES
+from graphkit.contract.contract_files import BYTES
 from graphkit.contract.host_contract import Generation
 from graphkit.deploy.bundle_methods import MethodModel
 from graphkit.deploy.deploy_sizes import DeploySizes, missing_sizes

@@ -44,11 +44,7 @@ class _Batch:
 
 
 def do_batch(batch: _Batch) -> tuple[int, int]:
-    """On a worker: do a batch, and return how many models it has, and how many of them are errors.
-
-    Raises:
-        GraphkitError: The worker cannot do that.
-    """
+    """On a worker: do a batch, and return how many models it has, and how many of them are errors."""
     worker = get_worker()
     if batch.graphkit != __version__:
         raise _other_version(worker.address, __version__, batch.graphkit)
@@ -61,24 +57,14 @@ def do_batch(batch: _Batch) -> tuple[int, int]:
 
 
 class DaskPool:
-    """Workers of a Dask cluster.
-
-    Args:
-        scheduler: The address of its scheduler; None for a cluster of this machine.
-        jobs: How many workers that has; 0 for one for each processor.
-        limits: Time and memory that a model may take.
-    """
+    """Workers of a Dask cluster: of a scheduler, or of this machine with so many jobs, 0 for its processors."""
 
     def __init__(self, scheduler: str | None, jobs: int = 0, limits: Limits = DEFAULT_LIMITS) -> None:
         self._scheduler, self._jobs, self._limits = scheduler, jobs or os.cpu_count() or 1, limits
         self._name = scheduler or "the cluster of this machine"
 
     def run(self, tasks: Sequence[SurveyTask], parts: RowParts) -> Generator[tuple[int, int], None, None]:
-        """Let workers do tasks: see `Executor`.
-
-        Raises:
-            GraphkitError: The scheduler is lost, there are no workers, or they cannot do what they are asked to.
-        """
+        """Let workers do tasks: see `Executor`."""
         if not tasks:
             return
         for name in [name for name in logging.root.manager.loggerDict if name.startswith("distributed")]:

@@ -30,13 +30,7 @@ ROOM = 32 << 20  # bytes for what is imported as it is needed
 
 
 class TaskProcess:
-    """A process that does tasks, and is started again where one ends it.
-
-    Args:
-        limits: The time that a model may take.
-        memory: The bytes that it may take.
-        folder: Where the paths of tasks begin; "" for the folder of this process.
-    """
+    """A process that does tasks, and is started again where one ends it; their paths begin in `folder`."""
 
     def __init__(self, limits: Limits, memory: int, folder: str = "") -> None:
         self._limits, self._memory, self._folder = limits, memory, folder
@@ -108,13 +102,7 @@ def memory_of_each(jobs: int, limits: Limits) -> int:
 
 
 class LocalPool:
-    """Processes on this machine.
-
-    Args:
-        jobs: How many; 0 for one for each processor.
-        limits: Time and memory that a model may take.
-        folder: Where the paths of tasks begin; "" for the folder of this process.
-    """
+    """So many processes on this machine, 0 for its processors; paths of tasks begin in `folder`."""
 
     def __init__(self, jobs: int = 0, limits: Limits = DEFAULT_LIMITS, folder: str = "") -> None:
         self.jobs = jobs or os.cpu_count() or 1

@@ -79,11 +79,7 @@ def remove_folder(at: str) -> None:
 
 
 def files_in(folder: str, suffix: str) -> list[str]:
-    """Return the places of the files in a folder whose names have a suffix such as `parquet`, in order.
-
-    Raises:
-        OutputError: It cannot be read.
-    """
+    """Return the places of the files in a folder whose names have a suffix such as `parquet`, in order."""
     from pyarrow.fs import FileSelector, PyFileSystem
 
     with output_errors(shown_place(folder), "check the path or URL, and its credentials", "cannot be read"):
@@ -95,11 +91,7 @@ def files_in(folder: str, suffix: str) -> list[str]:
 
 
 def read_parquet(at: str) -> pa.Table:
-    """Return a table.
-
-    Raises:
-        OSError, pyarrow.ArrowInvalid: It cannot be read, or is none; libraries of storages raise errors of their own.
-    """
+    """Return a table. Libraries of storages raise errors of their own beside OSError and those of pyarrow."""
     from pyarrow import parquet
 
     system, path = _open_place(at)
@@ -123,11 +115,7 @@ def write_parquet(table: pa.Table, at: str, folder: str) -> None:
 
 
 def write_text(text: str, at: str) -> None:
-    """Write a text, so that whoever reads it finds all of it: stores of objects take whole ones alone.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
+    """Write a text, so that whoever reads it finds all of it: stores of objects take whole ones alone."""
     if not is_url(at):
         transaction.write_text(Path(at), text)
         return

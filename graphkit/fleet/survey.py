@@ -34,15 +34,9 @@ class Executor(Protocol):
     """The machines that tasks run on."""
 
     def run(self, tasks: Sequence[SurveyTask], parts: RowParts) -> Generator[tuple[int, int], None, None]:
-        """Do tasks in any order, and put their rows into parts.
+        """Do tasks in any order, and put their rows into parts; yield how many more are done, and how many are errors.
 
-        No model makes it raise.
-
-        Yields:
-            How many more are done, and how many of them are errors.
-
-        Raises:
-            GraphkitError: Machines are lost, or cannot write rows; what is done is kept.
+        No model makes it raise. GraphkitError says that machines are lost, or cannot write rows; what is done is kept.
         """
 
 
@@ -67,17 +61,8 @@ def survey_models(
 ) -> Survey:
     """Write a table with a row for each model; models that an earlier run has done are not done again.
 
-    Args:
-        models: Paths or URLs, each with a text that changes with the file, "" where that is unknown.
-        table: The path or URL of the Parquet file.
-        executor: The machines that the models are read on.
-        options: How rows are made.
-        retries: Whether to do those again that were errors in an earlier table.
-        progress: Called with how far it is.
-
-    Raises:
-        UsageError, OutputError: See `RowStore`.
-        GraphkitError: See `Executor`.
+    Models are paths or URLs, each with a text that changes with the file, "" where that is unknown. `retries` says
+    whether to do those again that were errors in an earlier table. Raises what `RowStore` and `Executor` do.
     """
     start = time.monotonic()
     facts = ""
@@ -192,19 +177,10 @@ def read_table(table: str) -> pa.Table:
 
 
 class RowStore:
-    """The rows of a survey.
+    """The rows of a survey in a table, of columns that have types.
 
-    Args:
-        table: The path or URL of the Parquet file.
-        columns: Its columns, and the type of each.
-        facts: What rows depend on besides their file, in text: those of other facts are not taken over.
-
-    Attributes:
-        parts: Where the rows of tasks go.
-
-    Raises:
-        UsageError: The file is there and is no table of a survey, or another survey writes it.
-        OutputError: Its folder takes no files.
+    `facts` say what rows depend on besides their file: those of other facts are not taken over. Raises UsageError where
+    the file is no table of a survey, or another survey writes it; OutputError where its folder takes no files.
     """
 
     def __init__(self, table: str, columns: Mapping[str, type], facts: str) -> None:
@@ -218,7 +194,7 @@ class RowStore:
         self._lock = None if is_url(table) else self._lock_folder(Path(folder))
         runs = (run_of(part) for part in storage.files_in(folder, "parquet"))
         mark = json.dumps({"graphkit": __version__, "facts": facts})
-        self.parts = RowParts(folder, max(runs, default=0) + 1, columns, mark)
+        self.parts = RowParts(folder, max(runs, default=0) + 1, columns, mark)  # where the rows of tasks go
         self._schema = self.parts.schema()
 
     def __enter__(self) -> RowStore:
@@ -231,10 +207,7 @@ class RowStore:
     def done(self, revisions: Mapping[str, str], pages: str, *, retries: bool = False) -> dict[str, bool]:
         """Return the models whose rows need not be made again, each with whether its row is an error.
 
-        Args:
-            revisions: All models, each with a text that changes with it.
-            pages: The folder where the pages of rows have to be, "" where rows have none.
-            retries: Whether errors of the table are made again.
+        Rows that have pages need them in that folder. `retries` says whether errors of the table are made again.
         """
         rows, kept, new = self._kept(revisions)
         columns = (rows[name].take(kept).to_pylist() for name in ("path", "error", "data_files", "report"))
@@ -248,11 +221,7 @@ class RowStore:
         }
 
     def finish(self, revisions: Mapping[str, str]) -> None:
-        """Write the table, with a row for each model, by path; the parts are no longer needed.
-
-        Raises:
-            OutputError: Rows are missing, or the table cannot be written.
-        """
+        """Write the table, with a row for each model, by path; the parts are no longer needed."""
         rows, kept, _ = self._kept(revisions)
         if missing := len(revisions) - len(kept):
             problem = f"{count_things(missing, 'row(s)')} that workers wrote cannot be found here"

@@ -33,18 +33,14 @@ SHOWN = (*FEW, "bytes", "parameters", "shape_nodes", "macs", "peak_bytes")
 
 @dataclass(frozen=True)
 class SurveyTable(Result):
-    """Models of a survey, a row each.
-
-    Attributes:
-        rows: The first rows, in these columns; a report is an address, which leads there from the page of the table.
-    """
+    """Models of a survey, a row each."""
 
     title: ClassVar[str] = "Survey"
     models: int  # how many the table has
     chosen: int  # how many of them the conditions choose
     errors: int
     columns: tuple[str, ...]  # the columns to show
-    rows: tuple[tuple[Value, ...], ...]
+    rows: tuple[tuple[Value, ...], ...]  # a report is an address, which leads there from the page of the table
 
     def blocks(self) -> Iterator[Block]:  # noqa: D102 - see Result
         yield Prose(
@@ -75,19 +71,12 @@ def survey_table(
     folder: str = "",
     is_narrow: bool = False,
 ) -> SurveyTable:
-    """Return models of a table that `graphkit survey` wrote, the worst first.
+    """Return `most` models of a table that `graphkit survey` wrote, the worst first.
 
-    Args:
-        path: The path or URL of the Parquet file.
-        where: Conditions such as `nodes>1000`, `role=encoder`, `path~marian`, or a kind of finding such as `merged-if`
-            for the models that have some; all have to hold.
-        sort: Columns to sort by, a `-` before those whose largest values come first.
-        most: How many rows to show, None for all.
-        folder: The folder of the page that the result is for; "" for the current one.
-        is_narrow: Whether the rows are for a terminal: paths below their common folder, and few columns.
-
-    Raises:
-        UsageError: The file is no such table, or a condition or a column is none.
+    `where` are conditions such as `nodes>1000`, `role=encoder`, `path~marian`, or a kind of finding such as
+    `merged-if`; all have to hold. `sort` names columns, a `-` before those whose largest values come first. `folder` is
+    that of the page that the result is for. `is_narrow` is for a terminal: paths below their common folder, and few
+    columns. Raises UsageError where the file is no such table, or a condition or a column is none.
     """
     every = read_table(path)
     chosen = every

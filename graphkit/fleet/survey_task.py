@@ -136,16 +136,9 @@ def models_of(sources: Iterable[str], stdin: Iterable[str]) -> dict[str, str]:
     """Return the path or URL of each model, once, in order, each with a text that changes with the file.
 
     The text is the commit for a model of a repository that is listed; it is "" where nobody knows: for other URLs, and
-    for a file that is missing.
-
-    Args:
-        sources: Model files, URLs, folders, patterns such as `**/decoder*.onnx`, organisations and repositories of the
-            hub, text files with one of these in each line, and `-` for such lines on standard input.
-        stdin: The lines of standard input.
-
-    Raises:
-        UsageError: A source is nothing of all that, or has no model.
-        GraphkitError: The hub does not list its models.
+    for a file that is missing. Sources are model files, URLs, folders, patterns such as `**/decoder*.onnx`,
+    organisations and repositories of the hub, text files with one of these in each line, and `-` for such lines on
+    standard input. Raises UsageError where a source is nothing of all that, or has no model.
     """
     models: dict[str, str] = {}
     for source in sources:

@@ -380,14 +380,8 @@ class BoundMethods:
     ) -> dict[str, np.ndarray]:
         """Run a method, its state where it lies; return its outputs that are no state.
 
-        Args:
-            method: The method.
-            feeds: Its inputs that are neither state nor length, by name.
-            sizes: What the names in their shapes stand for.
-
-        Raises:
-            RunError: onnxruntime fails.
-            UsageError: A state has no room for what the method gives.
+        `sizes` are what the names in shapes stand for. Raises RunError where onnxruntime fails, UsageError where a
+        state has no room for what the method gives.
         """
         bound, state, ports = self._session(method), self.state, self._ports[method.name]
         for port in ports.fed:

@@ -204,13 +204,14 @@ def check_folder(folder: Path, contract: AnyContract, record: str, *, checksums:
     """
     check_files(folder, contract.files, record, checksums=checksums)
     if not contract.proof.passed:
-        _warn_unproven(folder.resolve(), contract.proof.sentence())
+        folder, sentence = folder.resolve(), contract.proof.sentence()
+        warn_once(f"{folder}: {sentence} - `graphkit verify EXPORT {folder} --record` proves it", UnprovenWarning, 4)
 
 
 @cache
-def _warn_unproven(folder: Path, sentence: str) -> None:
-    text = f"{folder}: {sentence} - `graphkit verify EXPORT {folder} --record` proves it"
-    warnings.warn(text, UnprovenWarning, stacklevel=4)
+def warn_once(text: str, kind: type[Warning], level: int) -> None:
+    """Warn those who call a host, so many calls above, once with one text."""
+    warnings.warn(text, kind, stacklevel=level)
 
 
 def check_bundle(folder: Path, contract: BundleContract) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Iterable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -13,6 +11,7 @@ from msgspec import Struct, field
 
 from graphkit.contract.host_contract import EarlyStopping, Generation
 from graphkit.errors import GenerationWarning, ModelError, UsageError
+from graphkit.hosts.method_feeds import warn_once
 
 OF_PROMPT = ("decoder_input_ids", "decoder_start_token_id", "forced_decoder_ids", "language", "lang_to_id", "task")
 
@@ -76,12 +75,7 @@ def warn_of_settings(generation: Generation, folder: Path, *, has_beams: bool, h
     The caller may say how to search (`has_beams`), or what the decoder begins with (`has_prompt`).
     """
     if caveat := generation.caveat(has_beams=has_beams, without=OF_PROMPT if has_prompt else ()):
-        _warn_caveat(folder, caveat)
-
-
-@cache
-def _warn_caveat(folder: Path, caveat: str) -> None:
-    warnings.warn(f"{folder}: {caveat}", GenerationWarning, stacklevel=5)
+        warn_once(f"{folder}: {caveat}", GenerationWarning, 5)
 
 
 class Stepper(Protocol):
@@ -155,13 +149,8 @@ def greedy_search(
 ) -> list[list[int]]:
     """Return the most likely token of each row, or one that is drawn, again and again.
 
-    Args:
-        bundle: What steps.
-        logits: Those of the first token, [rows, vocabulary].
-        steps: The most tokens.
-        ends: The tokens of which any ends a row.
-        rules: Which tokens may follow.
-        sampling: How to draw; None for the most likely token.
+    The first follows from the logits, [rows, vocabulary]; there are `steps` tokens at most, and any of `ends` ends a
+    row.
     """
     found: list[list[int]] = [[] for _ in logits]
     done = np.zeros(len(logits), bool)

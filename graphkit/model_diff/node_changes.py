@@ -21,7 +21,7 @@ from graphkit.matching.value_matching import is_counted, source_of
 from graphkit.matching.value_numbering import ValueNumbers, default_of
 from graphkit.model import Model
 from graphkit.model_diff.node_matching import GraphPair, NodeMatching, value_path
-from graphkit.ops.tensor import Tensor, is_known
+from graphkit.ops.tensor import is_known
 from graphkit.shapes import Shapes
 from graphkit.symbolic.expr import Expr
 
@@ -351,8 +351,8 @@ def shape_changes(matching: NodeMatching, shapes: tuple[Shapes, Shapes]) -> Iter
             continue
         differing.add(value_a)
         follows = any(value in differing for value in node.inputs)
-        paths, texts = (value_path(value_a), value_path(value_b)), (_tensor_text(first), _tensor_text(second))
-        yield ShapeChange(*paths, node.operator, *texts, follows=follows)
+        was, now = (f"{dtype_name(t.dtype) if t.dtype else '?'}{shape_text(t.dims)}" for t in (first, second))
+        yield ShapeChange(value_path(value_a), value_path(value_b), node.operator, was, now, follows=follows)
 
 
 def _computed_values(matching: NodeMatching) -> Iterator[tuple[Node, Value, Value]]:
@@ -375,10 +375,6 @@ def _renamed_symbols(ends: Iterable[tuple[Dims, Dims]]) -> Mapping[str, Expr]:
             if dim.name is not None:
                 counterparts.setdefault(dim, other_dim)
     return {str(dim.name): other_dim for dim, other_dim in counterparts.items() if dim != other_dim}
-
-
-def _tensor_text(tensor: Tensor) -> str:
-    return f"{dtype_name(tensor.dtype) if tensor.dtype else '?'}{shape_text(tensor.dims)}"
 
 
 def _same_dims(dims_a: Dims, dims_b: Dims, renaming: tuple[Mapping[str, Expr], Mapping[str, Expr]]) -> bool:

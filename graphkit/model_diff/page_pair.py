@@ -21,18 +21,14 @@ from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 
 
 class _Side(Struct):
-    """A model on a page: what it is called, the sizes that it is first shown at, and those that its reader cannot set.
-
-    Attributes:
-        links: Symbols that are expressions in the dims of the model that it was made of.
-    """
+    """A model on a page: its name, the sizes that it is first shown at, and those that its reader cannot set."""
 
     model: Model
     name: str
     sizes: dict[str, int] = field(default_factory=dict)
     fixed: set[str] = field(default_factory=set)
     runs: Sequence[Mapping[str, int]] = ()  # sizes that it keeps in further runs
-    links: Mapping[str, Expr] = field(default_factory=dict)
+    links: Mapping[str, Expr] = field(default_factory=dict)  # symbols that are expressions in the original's dims
     values: Mapping[str, object] = field(default_factory=dict)  # values of inputs that decide sizes
     marks: Iterable[NodeMark] = ()  # what the drawing says about its nodes
 

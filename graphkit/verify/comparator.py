@@ -83,7 +83,8 @@ def compare_output(
     if isinstance(expected, np.ndarray) and isinstance(actual, np.ndarray):
         return _compare_arrays(name, expected, actual, any_width, floor)
     if type(expected) is not type(actual):
-        return _problem_difference(name, f"{_kind_text(actual)}, expected {_kind_text(expected)}")
+        kinds = ["no value" if each is None else type(each).__name__ for each in (actual, expected)]
+        return _problem_difference(name, f"{kinds[0]}, expected {kinds[1]}")
     if isinstance(expected, Mapping) and isinstance(actual, Mapping):
         if list(expected) != list(actual):
             return _problem_difference(name, "keys differ")
@@ -101,10 +102,6 @@ def _equal_difference(name: str) -> Difference:
 
 def _problem_difference(name: str, problem: str) -> Difference:
     return Difference(name, np.inf, np.inf, np.inf, problem)
-
-
-def _kind_text(value: Output) -> str:
-    return "no value" if value is None else type(value).__name__
 
 
 def _compare_members(name: str, expected: Sequence[Output], actual: Sequence[Output]) -> Difference:

@@ -57,11 +57,7 @@ class Decoder(Struct):
     def open(
         cls, first: ModelLike, later: ModelLike | None = None, *, optimize: bool = False, threads: int = 0
     ) -> Decoder:
-        """Return a decoder of one model (merged, decoder-only) or of a pair.
-
-        Raises:
-            ModelError: onnxruntime does not load it.
-        """
+        """Return a decoder of one model (merged, decoder-only) or of a pair."""
         models = [as_model(model) for model in (first, later) if model is not None]
         sessions = [IsolatedSession(as_read(model), optimize=optimize, threads=threads) for model in models]
         return cls(models[0], models[-1], sessions[0], sessions[-1])

@@ -113,7 +113,7 @@ class LoweringProof(Proof):
         """Yield what holds, the runs as a table, then their findings."""
         if self.passed:
             yield Prose(self.proven())
-        sizes = [(_number_text(run.encoder), _number_text(run.logits)) for run in self.runs]
+        sizes = [["" if n is None else f"{n:.1e}" for n in (run.encoder, run.logits)] for run in self.runs]
         rows = [
             (run.length or None, run.token, encoder, run.steps, logits, run.greedy, run.failure or "equal")
             for run, (encoder, logits) in zip(self.runs, sizes, strict=True)
@@ -155,10 +155,6 @@ def with_device(proof: Proven, device: Proven) -> Proven:
     proven = f"On {device.provider}: {device.proven()}"
     notes = () if findings else (proven, *(note for note in device.notes if note not in proof.notes))
     return replace(proof, causes=(*proof.causes, *findings), notes=(*proof.notes, *notes))
-
-
-def _number_text(value: float | None) -> str:
-    return "" if value is None else f"{value:.1e}"
 
 
 class BundleRun(Struct, frozen=True, kw_only=True):

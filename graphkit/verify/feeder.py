@@ -145,10 +145,6 @@ class Feeder:
         mask_shapes = [shapes.get(value.name) for value in self.maker.model.roles.all(*MASKS)]
         return max((shape[0] for shape in mask_shapes if shape), default=0)
 
-    def edged_inputs(self, draw: Draw) -> list[str]:
-        """Return the inputs that get edges with a draw."""
-        return [value.name for value in self.maker.model.roles.inputs if self.maker.has_edges(value, draw)]
-
     def feed(self, dims: Mapping[str, int], flags: Flags, seed: int, draw: Draw = USUAL) -> dict[str, np.ndarray]:
         """Return the inputs of a run."""
         is_first = self.is_first(flags)

@@ -141,10 +141,6 @@ class InputGenerator:
             return role in ("tokens", "encoder tokens", "positions", "other") and draw.kind == "edges"
         return declared.dtype not in DRAWN or draw.kind != "not finite"
 
-    def has_kind(self, kind: Kind) -> bool:
-        """Whether an input has edges of a kind."""
-        return any(self.has_edges(value, Draw(kind)) for value in self.model.roles.inputs)
-
     def draws(self, kind: Kind, shapes: Mapping[str, tuple[int, ...] | None]) -> int:
         """Return how many runs show each edge of a kind at least once, 0 where no input has such edges."""
         draw, most = Draw(kind), 0

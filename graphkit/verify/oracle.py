@@ -37,20 +37,9 @@ Arrays = dict[str, np.ndarray]
 class Oracle:
     """Encoder and decoder as they were exported, for rows of tokens with padding.
 
-    Args:
-        originals: The models.
-        optimize: Whether onnxruntime may fuse operators.
-        prepack: Whether it may pick other kernels for weights, whose last digits differ.
-        can_choose: Whether some calls need the logits of the last tokens alone: where the decoder can, it gives no
-            others then, and its weights are mapped.
-
-    Attributes:
-        cache: What is past, by place; empty before the first tokens.
-        encoder_inputs: What runs of the encoder tell of its inputs; None without an encoder.
-        outputs: All that the decoder gave last, by name.
-
-    Raises:
-        ModelError: onnxruntime does not load a model.
+    With `optimize` onnxruntime may fuse operators; with `prepack` it may pick other kernels for weights, whose last
+    digits differ. `can_choose` says whether some calls need the logits of the last tokens alone: where the decoder can,
+    it gives no others then, and its weights are mapped.
     """
 
     def __init__(
@@ -66,8 +55,8 @@ class Oracle:
             opened = self._open_session(first, chosen)
             self._decoder = Decoder(first, step, opened, opened if first is step else self._open_session(step))
         self._head = None if originals.head is None else self._open_session(originals.head)
-        self.cache: dict[Slot, np.ndarray] = {}
-        self.outputs: Arrays = {}
+        self.cache: dict[Slot, np.ndarray] = {}  # what is past, by place
+        self.outputs: Arrays = {}  # all that the decoder gave last, by name
         self._states: Arrays = {}  # recurrent ones, by input
         self._inputs: Mapping[str, np.ndarray] = {}
         self._given: Arrays = {}  # what decoders read of the encoder, by role
@@ -84,9 +73,8 @@ class Oracle:
     def encode(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Empty the cache, run the encoder, and return its outputs by name; none without an encoder.
 
-        Args:
-            inputs: Inputs by name. A mask that is not among them hides nothing, as a tokenizer makes it of one
-                sequence; positions count from 0; token types are 0.
+        A mask that is not given hides nothing, as a tokenizer makes it of one sequence; positions count from 0; types
+        are 0.
         """
         self._inputs, self._given, self.cache = inputs, {}, {}
         self._mask = np.ones((0, 0), np.int64)
@@ -114,15 +102,9 @@ class Oracle:
         return self.first(tokens, mask, last)
 
     def first(self, tokens: np.ndarray, mask: np.ndarray, last: int | None = None) -> np.ndarray:
-        """Run the decoder on its first tokens.
+        """Run the decoder on its first tokens, [batch, tokens]; return their logits, [batch, tokens, vocabulary].
 
-        Args:
-            tokens: Ids, [batch, tokens].
-            mask: 1 for each that counts, 0 for padding, [batch, tokens].
-            last: For how many of the last tokens logits are needed; None for all.
-
-        Returns:
-            The logits, [batch, tokens, vocabulary], of these tokens.
+        The mask is 0 for padding. `last` says for how many of the last tokens logits are needed; None for all.
         """
         assert self._decoder is not None
         model = self._decoder.first
@@ -412,11 +394,7 @@ def _head_nodes(logits: Value) -> list[Node]:
 
 
 class OneSequence:
-    """The oracle for one sequence.
-
-    Attributes:
-        fixed: This number, None where there is none.
-    """
+    """The oracle for one sequence."""
 
     valid: int | None = None  # how many samples or frames of a sound are valid; None for all that it gets
     # whether a sound ends with what is valid; else what follows stays, and the encoder's mask says so
@@ -427,6 +405,7 @@ class OneSequence:
         self.originals = originals
         self.oracle = Oracle(originals)
         self._is_started = False
+        # the number of tokens that the encoder takes; None where it takes any
         self.fixed = None if originals.encoder is None else fixed_length(originals.encoder)
 
     @property

@@ -156,8 +156,9 @@ class _Recorder(Struct, frozen=True):
                 record.uncovered[FURTHER] = NO_TIME
                 return
             reason, runs = "at which the original fails" if edge.choices else "which take too long", len(record.runs)
+            edged = [v.name for v in feeder.maker.model.roles.inputs if feeder.maker.has_edges(v, edge.draw)]
             for dims in edge.choices:
-                for draw in edge.draw.milder(feeder.edged_inputs(edge.draw)):
+                for draw in edge.draw.milder(edged):
                     if (expected := self.outputs_if_any(dims, seed, draw)) is None:
                         continue
                     counts = map(element_counts, expected.values())
@@ -268,7 +269,7 @@ def proof_caveats(feeder: Feeder, record: RunRecord, *, is_exact: bool) -> tuple
     if steering := feeder.maker.counting_inputs:
         verb = "decides" if len(steering) == 1 else "decide"
         gaps.append(f"large numbers for {', '.join(steering)}, which {verb} sizes, counts or loops")
-    if not is_exact and feeder.maker.has_kind("extremes"):
+    if not is_exact and any(feeder.maker.has_edges(v, Draw("extremes")) for v in feeder.maker.model.roles.inputs):
         gaps.append("extreme values, NaN and infinities, where rounding decides")
     return tuple(gaps)
 

@@ -1,16 +1,14 @@
 """Roundings to 8 bits: copies of a model that meet other ties, and products of floats on data rounded as before.
 
-An element half way between two steps rounds to either, as the last digit of a float32 sum has it, and onnxruntime adds
-up in another order where it fuses other nodes. What such an element does to the outputs is what the original itself
-does when the data of all QuantizeLinear nodes moves by far less than a step: `moved_copies`.
+An element half way between two steps rounds to either, as the last digit of a float32 sum has it. What that does to the
+outputs is what the original does when the data of all QuantizeLinear nodes moves by far less than a step:
+`moved_copies`.
 
-A model whose quantised products are computed with floats no longer rounds their data, and no bound tells how far that
-moves its results: a step of 1/255 of a range passes through all layers behind it. Each product alone has a bound, that
-of float32 arithmetic, once its data is rounded as the original rounds it. So `as_rounded` takes the rewritten model
-apart at its products: each reads the original's data after rounding, which nodes of the original beside it compute, and
-gives what the original's product gives, within rounding. Its data without rounding is compared too: so every node is,
-on the original's own values. Both models give the original's data as outputs too, so that onnxruntime fuses as little
-of the original's nodes in one as in the other.
+Where quantised products are computed with floats, no bound tells how far that moves the results: a step of 1/255 of a
+range passes through all layers behind it. But each product alone has the bound of float32 arithmetic, once its data is
+rounded as before. So `as_rounded` takes the rewritten model apart at its products: each reads the original's data after
+rounding, and that data without rounding is compared too, so that every node is, on the original's own values. Both
+models give the original's data as outputs, so that onnxruntime fuses as little of its nodes in one as in the other.
 """
 
 from __future__ import annotations

@@ -141,14 +141,10 @@ def _wish_of_symbols(legal: LegalSizes, sizes: Mapping[Axis, int], number: int) 
         if variable.role in sizes:
             wish[variable.name] = legal.fixed_roles.get(variable.role, sizes[variable.role])
         else:
-            choices = _interesting_sizes(variable)
+            base = max(variable.low, 32 if variable.role == "space" else 5)
+            choices = [base, 2 * base, base + 1, base + base // 2 + 1, base + 7, base + base // 4 + 8]
             wish[variable.name] = choices[(number + place) % len(choices)]
     return wish
-
-
-def _interesting_sizes(variable: Variable) -> list[int]:
-    base = max(variable.low, 32 if variable.role == "space" else 5)
-    return [base, 2 * base, base + 1, base + base // 2 + 1, base + 7, base + base // 4 + 8]
 
 
 def _common_sizes(legal: LegalSizes) -> Iterator[dict[str, int]]:

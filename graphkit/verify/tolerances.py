@@ -129,18 +129,14 @@ class BundleTolerance(Struct, frozen=True):
 
 
 class ColumnTolerance:
-    """The tolerance of logits, column by column.
+    """The tolerance of logits, column by column: a share of how far a column varies, or half of them, or of 1.
 
     A column of large numbers, such as the logit of a token that is never to come, allows no more to the others. What is
     the same at all steps, such as a bias, allows no more to its own column.
-
-    Args:
-        tolerance: A share of how far a column varies, or of how far half of them do, or of 1.
-        is_half: Whether models compute in float16.
     """
 
     def __init__(self, tolerance: float, *, is_half: bool) -> None:
-        self.is_half = is_half
+        self.is_half = is_half  # whether models compute in float16
         self.tolerance = max(tolerance, HALF_TOLERANCE) if is_half else tolerance
         self._varies = np.zeros(0)
 

@@ -104,15 +104,11 @@ NOT_ALONE = Evidence(
 
 
 class FileReport(ProvenReport):
-    """The report of a rewrite, the result of which was written to a file and proven.
-
-    Attributes:
-        models: The model before and after, for a page that shows both; None if they are not at hand.
-    """
+    """The report of a rewrite, the result of which was written to a file and proven."""
 
     notes: tuple[str, ...]
     unused: tuple[str, ...]
-    models: tuple[Model, Model] | None
+    models: tuple[Model, Model] | None  # before and after, for a page that shows both
 
     def graphs(self) -> Sequence[Mapping[str, object]]:
         """Return the graphs before and after, with the nodes of each that are in the other one."""
@@ -136,12 +132,7 @@ class FileRewrite(Struct, frozen=True):
     progress: Progress  # called with the name of each step before it starts
 
     def check(self) -> None:
-        """Check before any work that the file can be written, and that the weights are there to be copied or run.
-
-        Raises:
-            OutputError: There is no such folder, or a file exists and is not to be replaced.
-            ModelError: The weights are missing.
-        """
+        """Check before any work that the file can be written, and that the weights are there to be copied or run."""
         output, options = self.output, self.options
         placement = resolve_placement(options.weights, [self.model])
         data = [output.with_name(f"{output.name}_data")] if placement == "shared" else []
@@ -158,11 +149,7 @@ class FileRewrite(Struct, frozen=True):
     def write(self, rewritten: Model, proof: Callable[[Path], T]) -> tuple[Saved, T | None]:
         """Write the result, and prove it before it gets its name: a run that breaks off leaves all as it was.
 
-        Returns:
-            The written files, and what `proof` says of the file that it is given; None where none is asked for.
-
-        Raises:
-            OutputError: It cannot be written; nothing is left behind.
+        Return the files, and what `proof` says of the file that it is given; None where none is asked for.
         """
         proofs: list[T] = []
         self.progress(with_share(REWRITTEN, "writing"))

@@ -14,7 +14,7 @@ from graphkit.equivalence import check as module
 from graphkit.equivalence.check import shared_values
 from graphkit.matching.value_numbering import ConstantNumbers
 from graphkit.model import Model, load
-from graphkit.model_diff.diff_models import diff
+from graphkit.model_diff.model_diff import diff
 from graphkit.shapes import DimSpec
 from graphkit.workflows.compare_models import compare_models
 from graphkit.workflows.fold_file import fold_file

@@ -34,7 +34,7 @@ from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import all_scopes
 from graphkit.hosts.numpy_host import Host
 from graphkit.model import Model, load
-from graphkit.model_diff.diff_models import diff
+from graphkit.model_diff.model_diff import diff
 from graphkit.passes import PASSES
 from graphkit.passes.control_flow.inline_constant_if import SpecializeInput
 from graphkit.passes.control_flow.merged_decoders import split_merged

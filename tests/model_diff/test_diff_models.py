@@ -14,8 +14,7 @@ from onnx import helper, numpy_helper
 
 from graphkit.model import Model
 from graphkit.model_diff import SECTIONS
-from graphkit.model_diff.diff_models import diff
-from graphkit.model_diff.model_diff import ModelDiff
+from graphkit.model_diff.model_diff import ModelDiff, diff
 from graphkit.model_diff.node_changes import LoneNode, NodeChanges
 from graphkit.options import DiffOptions
 

@@ -12,8 +12,7 @@ import pytest
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from graphkit.model import load
-from graphkit.model_diff.diff_models import diff
-from graphkit.model_diff.model_diff import ModelDiff
+from graphkit.model_diff.model_diff import ModelDiff, diff
 
 MODELS = (
     *("patchtst/model", "marian-tiny/encoder_model", "t5-tiny/decoder_model_merged", "vit-qdq/model"),

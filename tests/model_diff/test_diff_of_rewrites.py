@@ -16,8 +16,7 @@ from real_models import params
 
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, load
-from graphkit.model_diff.diff_models import diff
-from graphkit.model_diff.model_diff import ModelDiff
+from graphkit.model_diff.model_diff import ModelDiff, diff
 from graphkit.model_diff.node_changes import LoneNode
 from graphkit.options import FoldOptions
 from graphkit.passes import PASSES

@@ -13,8 +13,7 @@ from onnx import helper, numpy_helper
 from properties import examples
 
 from graphkit.model import Model
-from graphkit.model_diff.diff_models import diff
-from graphkit.model_diff.model_diff import ModelDiff
+from graphkit.model_diff.model_diff import ModelDiff, diff
 
 UNARY = ("Relu", "Tanh", "Neg", "Identity", "LeakyRelu")
 BINARY = ("Add", "Mul", "Sub", "MatMul")

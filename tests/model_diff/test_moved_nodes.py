@@ -11,8 +11,7 @@ from builders import model_of
 
 from graphkit.graph.view import all_nodes
 from graphkit.model import load
-from graphkit.model_diff.diff_models import diff
-from graphkit.model_diff.model_diff import ModelDiff
+from graphkit.model_diff.model_diff import ModelDiff, diff
 from graphkit.options import SplitOptions
 from graphkit.workflows.rewrite_file import split_file
 

@@ -356,16 +356,7 @@ HINT = "write it with numpy.savez, as plain arrays of numbers"
 
 
 class ArrayFile:
-    """An .npz file, of which no array may take more memory than `limits` leave to the outputs of a run.
-
-    Attributes:
-        label: What to call it.
-        names: The names of its arrays, in the order of the file.
-        channels_last: The names of those whose axis of channels is the last one; `read` puts it where A has it.
-
-    Raises:
-        ModelError: It is missing, or no .npz file.
-    """
+    """An .npz file, of which no array may take more memory than `limits` leave to the outputs of a run."""
 
     def __init__(self, path: str | os.PathLike[str], limits: Limits = DEFAULT_LIMITS) -> None:
         self.label, self.most = str(path), limits.outputs()
@@ -376,7 +367,7 @@ class ArrayFile:
         members = [name for name in self._zip.namelist() if name.endswith(".npy")]
         self._members = {name.removesuffix(".npy"): name for name in members}
         self.names = tuple(self._members)
-        self.channels_last: frozenset[str] = frozenset()
+        self.channels_last: frozenset[str] = frozenset()  # arrays whose last axis is that of channels; `read` moves it
 
     def find_layouts(self, expected: Mapping[str, Sequence[int | str | None] | None]) -> None:
         """Find the arrays that have their channels last, as the dims that are expected say, or else other arrays."""
