@@ -76,7 +76,7 @@ def in_float32(
     if model.proto.functions or (dtypes & {*HALVES} - {half}):
         raise ModelError("it has functions or bfloat16, and is not converted", file=model.label)
     proto = copy_proto(model)
-    maker = _Converter(names_in(model.scopes), None if shaken is None else np.random.default_rng(shaken), half)
+    maker = _Converter(model, None if shaken is None else np.random.default_rng(shaken), half)
     names = maker.convert(proto.graph, wide_inputs=wide_inputs)
     return model.with_proto(proto), names
 
@@ -84,8 +84,8 @@ def in_float32(
 class _Converter:
     """Converts graphs in place; `rng` moves the weights."""
 
-    def __init__(self, taken: set[str], rng: np.random.Generator | None, half: int) -> None:
-        self.taken, self.rng, self.half = taken, rng, half
+    def __init__(self, model: Model, rng: np.random.Generator | None, half: int) -> None:
+        self.model, self.taken, self.rng, self.half = model, names_in(model.scopes), rng, half
 
     def convert(self, graph: onnx.GraphProto, *, wide_inputs: bool) -> dict[str, str]:
         """Convert a graph, and return the names of its inputs before by those after."""
@@ -130,7 +130,7 @@ class _Converter:
             if attribute.type == onnx.AttributeProto.GRAPH:
                 self.convert(attribute.g, wide_inputs=True)
             elif attribute.type == onnx.AttributeProto.TENSOR and attribute.t.data_type == self.half:
-                array = numpy_helper.to_array(attribute.t).astype(np.float32)
+                array = self.model.array(attribute.t).astype(np.float32)
                 if self.rng is not None and array.ndim and node.op_type == "Constant":
                     array = np.where(np.abs(array) < LIKE_INFINITY, array * self._shaking_factors(array.shape), array)
                 attribute.t.CopyFrom(numpy_helper.from_array(array, attribute.t.name))

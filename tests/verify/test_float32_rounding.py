@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import model_of
+from onnx import helper, numpy_helper
 
-from graphkit.model import Model
+from graphkit.model import Model, as_model
 from graphkit.options import FoldOptions, RewriteProofOptions
 from graphkit.verify import verify_rewrite
 from graphkit.verify.rewrite_proof import RewriteProof
@@ -90,6 +91,19 @@ def test_what_no_normal_form_proves_is_tested_up_to_rounding() -> None:
     found = verify_rewrite(*(model_of(text.format(body), **constants) for body in nodes))
     assert found.passed
     assert re.match(r"Tested in \d+ runs: 1 output equal up to rounding, within [0-9.]+e-0[67] of the", found.proven())
+
+
+def test_constants_of_nodes_that_stay_in_the_file_are_rounded_anew() -> None:
+    """As TorchScript writes them: above 1,024 bytes they are read when they are asked for."""
+    text = "(float[b, 4, 8] x) => (float[b, 4, 64] y) {{ weight = Constant () {} y = MatMul (s, weight) }}"
+    nodes = "s = Sigmoid (x)", "h = Mul (x, half) t = Tanh (h) u = Mul (t, half) s = Add (u, half)"
+    models = [model_of(text.format(body), half=0.5).proto for body in nodes]
+    for proto in models:
+        weight = numpy_helper.from_array(np.random.default_rng(0).standard_normal((8, 64)).astype(np.float32), "")
+        proto.graph.node[0].attribute.append(helper.make_attribute("value", weight))
+    found = verify_rewrite(*map(as_model, models))
+    assert found.passed
+    assert found.proven().startswith("Tested in ")
 
 
 @pytest.mark.slow
