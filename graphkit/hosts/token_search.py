@@ -255,6 +255,8 @@ def beam_search(
 def _best_beams(beams: list[_Beam], chances: np.ndarray, count: int) -> list[_Beam]:
     """Return the beams that are most likely with one more token, the best first; of equals, that of the first token."""
     totals = (np.array([beam.score for beam in beams])[:, None] + chances).reshape(-1)
+    if np.isnan(totals).any():
+        raise ModelError("the logits are NaN, so no beam is the best")
     count = min(count, totals.size)
     least = np.partition(totals, totals.size - count)[totals.size - count]
     places = np.flatnonzero(totals >= least)

@@ -19,7 +19,7 @@ import pytest
 from npm_packages import JAVASCRIPT
 
 from graphkit.contract import Generation
-from graphkit.errors import UsageError
+from graphkit.errors import ModelError, UsageError
 from graphkit.hosts.token_search import BeamOptions, beam_search
 
 CASES: list[dict[str, Any]] = json.loads(Path(__file__).with_name("beams.json").read_text())
@@ -75,6 +75,13 @@ def test_a_row_gives_the_same_alone_and_in_a_batch() -> None:
 def test_more_beams_than_tokens_are_refused() -> None:
     with pytest.raises(UsageError, match="6 beams, and there are 5 tokens - give fewer beams"):
         beam_search(Table(np.zeros((1, 5, 5)), np.zeros(1, int)), np.zeros((1, 5)), 2, (), BeamOptions(6))
+
+
+def test_logits_that_are_no_numbers_are_an_error() -> None:
+    table = np.zeros((POSITIONS, 5, 5))
+    table[1, 2, 3] = np.nan
+    with pytest.raises(ModelError, match="the logits are NaN, so no beam is the best"):
+        beam_search(model := Table(table, np.zeros(1, int)), model.first(), 3, (), BeamOptions(5))
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
