@@ -374,11 +374,15 @@ class Process:
             self._worker.close()
             self._worker = None
 
-    def release(self) -> None:
-        """Free the memory of the models, and leave the process to whoever needs one next."""
+    def release_second(self) -> None:
+        """Free what the second process holds, and leave it to whoever needs one next."""
         if self._second is not None:
             self._second.release()
             self._second = None
+
+    def release(self) -> None:
+        """Free the memory of the models, and leave the process to whoever needs one next."""
+        self.release_second()
         if self._last is not None and self._last.is_alive():  # nobody waits for it any more
             self._is_over = True
             self.close()

@@ -264,6 +264,18 @@ def test_a_process_outlives_the_thread_that_first_asked_for_it() -> None:
     assert divided(made[0]) == [4]
 
 
+def test_a_session_that_was_loaded_ahead_in_vain_leaves_no_memory_behind() -> None:
+    model = model_of("g (float[n] x) => (float[n] y) { y = Add (x, w) }", w=np.ones(1 << 22, np.float32))
+    with shared_isolation() as process:
+        session = IsolatedSession(model, beside=True)
+        session.wait()
+        child = psutil.Process(process.second.worker._process.pid)
+        before = child.memory_info().rss
+        del session
+        process.release_second()
+        assert not child.is_running() or child.memory_info().rss < before - (1 << 23)
+
+
 def test_a_session_is_loaded_whatever_is_cancelled_beside_it() -> None:
     content = model_of(ADDS).proto.SerializeToString()
     with shared_isolation() as process:
