@@ -264,6 +264,7 @@ def test_a_process_outlives_the_thread_that_first_asked_for_it() -> None:
     assert divided(made[0]) == [4]
 
 
+@pytest.mark.usefixtures("no_spare")
 def test_a_session_that_was_loaded_ahead_in_vain_leaves_no_memory_behind() -> None:
     model = model_of("g (float[n] x) => (float[n] y) { y = Add (x, w) }", w=np.ones(1 << 22, np.float32))
     with shared_isolation() as process:
