@@ -230,7 +230,6 @@ def fetched_export(name: str) -> Iterator[Path]:
 
 
 def _models_of_export(url: str) -> list[str]:
-    """Return the URLs of the models in a folder that an export is made of."""
     from graphkit.deploy.export_pipeline import used_models
     from graphkit.io.remote.open_url import models_in
 
@@ -261,7 +260,6 @@ def _fetch_model(model: Model, folder: Path) -> Path:
 
 
 def _paths_beside(model: Model, names: Sequence[str]) -> list[Path]:
-    """Return the paths that stand for files beside a model, of those that are there."""
     from graphkit.io.byte_source import source_of
 
     assert model.path is not None

@@ -150,7 +150,6 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
 
 
 def _read_gate(asked: ReportFlags) -> Gate | None:
-    """Return the conditions under which the report fails, None where no option asks for any."""
     if not (asked.strict or asked.fail_on or asked.baseline or asked.lock):
         return None
     from graphkit.analysis.report_gate import Gate, read_baseline, read_kinds, read_partitions

@@ -79,7 +79,6 @@ def _section_names(_: click.Context) -> Iterable[str]:
 
 
 def _kind_names(context: click.Context) -> Iterable[str]:
-    """Return the kinds of findings; of a diff its sections."""
     if context.info_name == "diff":
         from graphkit.model_diff import COSTS, SECTIONS
 

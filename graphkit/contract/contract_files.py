@@ -326,8 +326,6 @@ AGAIN = "make the folder again, or copy it again from where it was made"
 
 
 class _Form(NamedTuple):
-    """A kind of contract: its type and version, its name and that of the command that writes it, its problems."""
-
     kind: type[AnyContract]
     version: int
     what: str
@@ -462,7 +460,6 @@ def _find_differences(
 
 
 def _short_json(value: Any) -> str:
-    """Return a value as JSON, in ASCII and not too long."""
     text = json.dumps(value, default=vars)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 

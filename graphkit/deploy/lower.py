@@ -259,7 +259,6 @@ class Draft(Struct, frozen=True, eq=False):
 def _draft_files(
     changes: AskedChanges, options: LowerOptions, progress: Progress, passes: frozenset[str] = frozenset()
 ) -> Draft:
-    """Return the files for the sizes that were asked for, in the opset that was, with passes that judges ask for."""
     sizes = structs.replace(_lower_sizes(changes.pipeline, options), passes=passes)
     draft = _proven_floor(changes, sizes, options, progress)
     newest = sizes.target.max_opset

@@ -34,8 +34,6 @@ AGAIN = "what is done is kept: start the survey again to go on"
 
 @dataclass(frozen=True)
 class _Batch:
-    """Models that a worker does one after the other."""
-
     tasks: Sequence[SurveyTask]
     parts: RowParts
     limits: Limits

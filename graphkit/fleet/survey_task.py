@@ -200,7 +200,6 @@ def _paths_of_source(source: str) -> Iterator[str]:
 
 
 def _models_below(folder: str) -> Iterator[str]:
-    """Yield the models below a folder; hidden folders are left out."""
     for place, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (os.path.join(place, name) for name in files if name.endswith(".onnx") and not name.startswith("."))

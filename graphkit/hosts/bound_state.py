@@ -292,8 +292,6 @@ def packed_files(contract: BundleContract) -> frozenset[str]:
 
 
 class _StatePorts(Struct, frozen=True):
-    """The ports of a method that are one state."""
-
     state: StateTensor
     inputs: tuple[str, ...]
     outputs: Mapping[str, BundlePort]  # by name; of those that replace it as a whole there is one

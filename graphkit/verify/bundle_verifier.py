@@ -276,7 +276,6 @@ class BundleVerifier:
         return runs
 
     def _search_checks(self, bundle: Bundle) -> Checks:
-        """Return what decodes greedily and by beams, and compares the tokens with those of the originals."""
         prompt = self.prompts[0].first_row()
         return {
             "greedy tokens" if width == 1 else f"tokens of {width} beams": partial(

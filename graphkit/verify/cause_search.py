@@ -144,7 +144,6 @@ def first_node(originals: Iterable[Export], model: Model, feed: Arrays, differ: 
 def _computed_floats(
     model: Model, feed: Arrays, names: Collection[str], values: Mapping[str, Value]
 ) -> dict[str, np.ndarray]:
-    """Return the computed floating-point tensors of these names; nothing where they do not run."""
     named = (values[name] for name in values if name in names)
     computed = [value for value in named if value.producer is not None and not value.producer.bodies]
 

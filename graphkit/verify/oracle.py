@@ -315,7 +315,6 @@ def _empty_past(model: Model, rows: int) -> Arrays:
 
 
 def _zero_input(model: Model, value: Value, size: Callable[[int], int]) -> np.ndarray:
-    """Return zeros for an input; `size` gives the dims of axes that are symbols."""
     declared = hinted_type(value)
     if declared is None or declared.dims is None:
         raise ModelError(f"the shape of its input '{value.name}' is not declared", file=model.label)

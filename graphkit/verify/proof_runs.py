@@ -392,7 +392,6 @@ class _Tally(Struct):
 
 
 def _largest_numbers(differences: Sequence[Difference]) -> tuple[float | None, float | None]:
-    """Return the largest differences, None where elements that differ are no numbers."""
     if any(d.problem for d in differences):
         return None, None
     return max((d.absolute for d in differences), default=0.0), max((d.relative for d in differences), default=0.0)

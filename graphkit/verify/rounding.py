@@ -278,7 +278,6 @@ class RoundingJudge(Struct, eq=False, dict=True):
 
 
 def _float32_session(model: Model, names: Mapping[str, str] | None = None, shaken: int | None = None) -> Runner:
-    """Return a session of a model in float32, by the names of the original; ModelError where there can be none."""
     converted, renamed = in_float32(model, shaken)
     called = {now: (names or {}).get(was, was) for now, was in renamed.items()}
     return Called(IsolatedSession(converted), {**(names or {}), **called})

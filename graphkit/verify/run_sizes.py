@@ -278,17 +278,14 @@ class Edges:
                 yield "", self._affordable_sizes(rows, others=lengths)
             if self.has_past:
                 yield "", self._affordable_sizes(Row(2, 1, size, size) for size in lengths)
-        for size in self._drawn_sizes():
+        names = (value.name for model in self.feeder.models for value in model.graph.values.values())
+        draw = np.random.default_rng(zlib.crc32("\n".join(names).encode()))
+        for size in map(int, np.exp2(draw.uniform(3, 12, DRAWN_SIZES))):
             row = Row(1, size, 0, size) if roles - {"batch", "past"} else Row(size, 2, 1, 3)
             if row.batch == 1 or self._is_counted or size < LARGEST_UNCOUNTED:
                 yield "", self._affordable_sizes([row], others=[size])
         for row, size in ((SMALL, SMALL.batch), (SHORT, SHORT.sequence)):
             yield "", self._affordable_sizes([row], others=[size])
-
-    def _drawn_sizes(self) -> list[int]:
-        names = (value.name for model in self.feeder.models for value in model.graph.values.values())
-        draw = np.random.default_rng(zlib.crc32("\n".join(names).encode()))
-        return [int(size) for size in np.exp2(draw.uniform(3, 12, DRAWN_SIZES))]
 
     def _sizes_at_thresholds(self) -> Iterator[tuple[str, list[dict[str, int]]]]:
         for threshold in list(dict.fromkeys(self.feeder.thresholds))[:MAX_THRESHOLDS]:

@@ -285,7 +285,6 @@ def edit_file(
 
 
 def _edit_model(rewrite: FileRewrite, step: Pass) -> Outcome:
-    """Run a pass on the original. Raises UsageError where the pass declines it."""
     rewrite.progress("editing")
     outcome = step.run(rewrite.model)
     if outcome.declined and isinstance(step, ConvertOpset):
