@@ -7,9 +7,10 @@ tensors at the same place of a file are tied, and count once.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from typing import ClassVar
 
 import numpy as np
@@ -20,7 +21,7 @@ from graphkit.analysis.findings import Finding, Judged
 from graphkit.dtypes import BITS, INTEGERS, dtype_name
 from graphkit.errors import count_things
 from graphkit.graph.names import group_pairs
-from graphkit.graph.operator_traits import EXTRA, QUANTIZED
+from graphkit.graph.operator_traits import EXTRA, QUANTIZED, operator_schema
 from graphkit.graph.roles import trace_condition
 from graphkit.graph.view import Node, all_nodes, all_scopes, as_text, find_nodes
 from graphkit.io.byte_source import external_extent, source_of
@@ -28,6 +29,8 @@ from graphkit.io.tensors import element_count, payload_size
 from graphkit.io.wire import encode_varint
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, Shortened, size_text, table, table_of
+from graphkit.shapes import Shapes
+from graphkit.shapes.infer import infer_claimed
 
 # Operator -> the inputs that hold packed weights, and the attribute and its default that says of how many bits
 PACKED: Mapping[str, tuple[tuple[int, ...], str, int]] = {
@@ -375,6 +378,26 @@ def _missing_operators(model: Model) -> Counter[tuple[str, int]]:
     return counts
 
 
+@lru_cache(maxsize=4096)
+def _types_of_inputs(op_type: str, version: int) -> tuple[tuple[str, Collection[str]], ...]:
+    """Return the type variable of each input of an operator, and the types that it takes."""
+    schema = operator_schema(op_type, version)
+    return () if schema is None else tuple((formal.type_str, frozenset(formal.types)) for formal in schema.inputs)
+
+
+def _wrong_dtypes(node: Node, shapes: Shapes) -> str:
+    """Return the dtypes that a node reads and its operator does not take, "" if there are none."""
+    formals = () if node.domain or node.bodies else _types_of_inputs(node.op_type, node.scope.opset())
+    dtypes: dict[str, int] = {}
+    for value, (variable, types) in zip(node.inputs, (*formals, *formals[-1:] * len(node.inputs)), strict=False):
+        dtype = 0 if value is None else shapes[value].dtype or 0
+        if dtype in BITS and f"tensor({onnx.TensorProto.DataType.Name(dtype).lower()})" not in types:
+            return dtype_name(dtype)
+        if dtype in BITS and (other := dtypes.setdefault(variable, dtype)) != dtype:
+            return f"{dtype_name(other)} and {dtype_name(dtype)} where both must be one"
+    return ""
+
+
 def _tensor_name(tensor: onnx.TensorProto, node: str | None) -> str:
     return as_text(tensor.name) or (f"value of node {node}" if node else "")
 
@@ -424,6 +447,12 @@ def _model_problems(model: Model) -> Iterator[Finding]:
         where = f"{count_things(count, 'node(s)')} of '{operator}', which opset {opset} has not"
         text = f"The graph is not valid: {where}, so no runtime loads it - look at what its exporter said of them."
         yield Finding("invalid-graph", where, text, operator, count)
+    shapes, own = infer_claimed(model), {function.name for function in model.proto.functions if not function.domain}
+    read = {node: _wrong_dtypes(node, shapes) for node in all_nodes(model.scopes) if node.op_type not in own}
+    wrong = {node: f"{node.operator} '{node.path}' reads {text}" for node, text in read.items() if text}
+    for node, where in islice(wrong.items(), 1):
+        text = f"The graph is not valid: {where}, so no runtime loads it - a Cast before it would do."
+        yield Finding("invalid-graph", where, text, node.path, len(wrong))
     # What keeps onnxruntime from loading a model although no run meets it: names twice (a Constant becomes a tensor),
     # and branches that never run, of which there is none where inputs decide
     nodes = [node for node in all_nodes(model.scopes) if node.proto.name and not node.is_op("Constant")]

@@ -367,6 +367,41 @@ def test_an_operator_that_an_opset_lacks_is_a_finding(operator: str) -> None:
     )
 
 
+WRONG_DTYPES = {
+    "a = Cast <to = 10> (x) y = Add (a, x)": "Add 'Add#1' reads float16 and float32 where both must be one",
+    "b = Cast <to = 7> (x) y = Concat <axis = 0> (x, b)": "Concat 'Concat#1' reads float32 and int64 where both must be one",
+    "a = Cast <to = 7> (x) b = Sqrt (a) y = Sqrt (b)": "Sqrt 'Sqrt#1' reads int64",
+    "y = Where (x, x, x)": "Where 'Where#0' reads float32",
+}
+
+
+@pytest.mark.parametrize("body", WRONG_DTYPES)
+def test_dtypes_that_an_operator_does_not_take_are_a_finding(body: str) -> None:
+    found = summed(f"g (float[N] x) => (y) {{ {body} }}").found()
+    assert [(one.kind, str(one)) for one in found] == [
+        (
+            "invalid-graph",
+            f"The graph is not valid: {WRONG_DTYPES[body]}, so no runtime loads it - a Cast before it would do.",
+        )
+    ]
+
+
+DTYPES = {
+    "an exponent": "a = Cast <to = 7> (x) y = Pow (x, a)",
+    "a custom operator": "a = Cast <to = 10> (x) y = custom.Add (a, x)",
+    "the state of a loop": """
+        l, y = Loop (three, true, n, x) <body = b (int64 i, bool c, int64 s, float[N] t) =>
+            (bool d, int64 u, float[N] v) { d = Identity (c) u = Add (s, i) v = Neg (t) }>""",
+    "without a dtype": "a = custom.What (x) y = Add (a, x)",
+}
+
+
+@pytest.mark.parametrize("body", DTYPES.values(), ids=DTYPES)
+def test_dtypes_that_an_operator_takes_are_no_finding(body: str) -> None:
+    constants = "int64 three = {3}, bool true = {1}, int64 n = {0}"
+    assert summed(f"g (float[N] x) => (y) <{constants}> {{ {body} }}").findings() == ()
+
+
 @pytest.mark.parametrize("operator", ["SimplifiedLayerNormalization", "EfficientNMS_TRT", "com.microsoft.Gelu"])
 def test_operators_that_runtimes_add_are_no_finding(operator: str) -> None:
     assert summed(f"g (float[N] x, float[N] s) => (float[N] y) {{ y = {operator} (x, s) }}").findings() == ()
