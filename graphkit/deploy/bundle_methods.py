@@ -26,7 +26,7 @@ from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.passes.shapes.simplify_scatter import SimplifyScatter
 from graphkit.passes.state.decode_step import KEPT, KeepLastLogits, SqueezeTokenAxis, UnpackLogitsWeight
 from graphkit.passes.state.join_encoder import JoinEncoder
-from graphkit.passes.state.static_cache import CountSlotsInUse, find_slot_axes, has_static_cache, writes_rows
+from graphkit.passes.state.static_cache import CountSlotsInUse, find_slot_axes, writes_rows
 from graphkit.passes.state.update_cache_in_place import LENGTH, SINCE, UpdateCacheInPlace
 from graphkit.rewrite.base import Outcome, Pass
 from graphkit.rewrite.edits import NewNode
@@ -133,7 +133,7 @@ def _method_pair(first: Model, step: Model, slots: int, update: Update) -> tuple
     prompt, kept = _with_kept_masks(_prepare_model(first, update), step)
     start = _starting_method(_last_logits(_start_in_place(prompt, later, slots, update)), prompt.model, step, kept)
     source = {value.name for value in first.roles.all("encoder mask", "encoder state", *SOURCES)}
-    placed = {value.name for value in first.roles.all("positions", "mask")} if takes_positions(first) else set()
+    placed = {value.name for value in first.roles.all("positions", "mask")} if takes_positions(first, step) else set()
     known = {*start.reads, *start.kinds, *source, *placed}
     if unknown := [value.name for value in start.model.graph.inputs if value.name not in known]:
         raise UsageError(f"{first.label}: it is not known what '{unknown[0]}' is for - name it in a bundle.toml")
@@ -168,7 +168,7 @@ def _encoder_decoder(encoder: Model, first: Model, step: Model, slots: int, upda
 
 
 def _slot_count(step: Model) -> CountSlotsInUse | None:
-    return CountSlotsInUse(slots_first=int(writes_rows(step))) if has_static_cache(step) else None
+    return CountSlotsInUse(slots_first=int(writes_rows(step))) if step.roles.has_slots else None
 
 
 def _start_in_place(draft: _Draft, later: Model, slots: int, update: Update) -> _Draft:
@@ -293,7 +293,7 @@ def _decoder_method(name: str, when: str, draft: _Draft, original: Model, known:
     writes |= {after: before for before, after in states.items()}
     makers = {value.name: value.producer for value in model.graph.outputs}
     whole = {writes[name] for name, node in makers.items() if name in writes and not (node and node.is_op(*WRITING))}
-    return draft.method(name, when, reads, writes, kinds, {*states, *(whole if has_static_cache(original) else ())})
+    return draft.method(name, when, reads, writes, kinds, {*states, *(whole if original.roles.has_slots else ())})
 
 
 def _role_of_input(model: Model, name: str) -> str:

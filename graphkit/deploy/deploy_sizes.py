@@ -23,7 +23,7 @@ from graphkit.model import Model
 from graphkit.ops.registry import forget_on_registration
 from graphkit.options import BUNDLED, LOWERED, SOURCE, BundleOptions, DeployOptions, LowerOptions
 from graphkit.passes.fold_pipeline import fold
-from graphkit.passes.state.static_cache import count_slots, has_static_cache
+from graphkit.passes.state.static_cache import count_slots
 from graphkit.runtime.session import as_provider
 from graphkit.save import check_targets
 from graphkit.shapes import DimSpec, infer
@@ -353,7 +353,7 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
         frozenset(name for name, role in roles.items() if role == growing and name not in numbers)
         for growing in ("past", "total")
     )
-    if has_cache and not past and not has_static_cache(original):
+    if has_cache and not past and not original.roles.has_slots:
         raise UsageError(f"{model.name}: its cache has a fixed length already - lower an export whose cache grows")
     unknown = sorted(set(roles) - set(numbers) - past - total)
     if unknown:

@@ -152,15 +152,15 @@ def _given_sizes(step: Model, first: Model) -> Mapping[tuple[Value, int], int]:
     return {place: size for place, size in found.items() if size is not None}
 
 
-def takes_positions(first: Model) -> bool:
+def takes_positions(first: Model, step: Model) -> bool:
     """Whether the caller of a first step says where the tokens stand, as counting them does not tell.
 
     So it is where positions have planes, such as height and width beside time, and where the caller makes the mask for
-    each pair of tokens: a picture before a text may see all of itself.
+    each pair of tokens, not of slots: a picture before a text may see all of itself.
     """
     positions = first.roles.first("positions")
-    masks = [mask for mask in first.roles.all("mask") if declared_rank(mask) == 4]
-    return positions is not None and not first.roles.pasts and bool(masks or declared_rank(positions) == 3)
+    is_paired = not step.roles.has_slots and any(declared_rank(mask) == 4 for mask in first.roles.all("mask"))
+    return positions is not None and not first.roles.pasts and (is_paired or declared_rank(positions) == 3)
 
 
 def pass_positions(first: Model, step: Model) -> tuple[Model, Model]:

@@ -30,7 +30,7 @@ from graphkit.passes.control_flow.merged_decoders import split_merged
 from graphkit.passes.npu.cache_interface import FLOAT_TYPES
 from graphkit.passes.npu.host_inputs import id_input, is_unmasked_product
 from graphkit.passes.state.join_encoder import chain_models
-from graphkit.passes.state.static_cache import count_slots, find_slot_axes, has_static_cache
+from graphkit.passes.state.static_cache import count_slots, find_slot_axes
 from graphkit.rewrite import Editor, NewNode
 from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.rewrite.host_values import find_dependences
@@ -112,7 +112,7 @@ class Pipeline(Struct, frozen=True, eq=False):
             return replace(self.with_encoder_apart(), is_apart=False)
         if not (self.step.roles.states or self.halves or has_fixed_prompt(self.first)):
             return self
-        if takes_positions(self.first):
+        if takes_positions(self.first, self.step):
             ahead = self.halves[0] if self.halves else self.first
             raise UsageError(
                 f"{ahead.name}: the caller says where the tokens of a prompt stand, and steps only count on - bundle "
@@ -136,7 +136,7 @@ class Pipeline(Struct, frozen=True, eq=False):
             batch = dims[0] if is_named else None if is_one else symbol("batch")
             step = drop_idle_inputs(share_dim_names(step, first, batch))
             first = step if is_one else pad_states(drop_idle_inputs(share_dim_names(first, batch=batch)), step)
-            if takes_positions(first):
+            if takes_positions(first, step):
                 first, step = pass_positions(first, step)
             if encoder is not None:
                 encoder = share_dim_names(encoder, batch=batch)
@@ -146,7 +146,7 @@ class Pipeline(Struct, frozen=True, eq=False):
     def check_static_cache(self, path: Path) -> None:
         """Refuse a static cache whose mask may show slots that are still to come, or hide others by a window."""
         step = self.step
-        if step is None or not has_static_cache(step):
+        if step is None or not step.roles.has_slots:
             return
         masks = [value for value in step.roles.all("mask") if declared_rank(value) == 4]
         settings = decoder_settings(read_settings((path if path.is_dir() else path.parent) / "config.json"))

@@ -47,7 +47,6 @@ from graphkit.passes.state.static_cache import (
     CountSlotsInUse,
     find_slot_axes,
     find_unequal_addend,
-    has_static_cache,
     join_new_rows,
 )
 from graphkit.passes.state.update_cache_in_place import LENGTH
@@ -135,7 +134,7 @@ class _Lowering:
 
     def count_slots(self) -> None:
         """Let positions and masks of a static cache follow from how many slots are in use."""
-        if not has_static_cache(self.original):
+        if not self.original.roles.has_slots:
             return
         outcome = CountSlotsInUse().run(self.model)
         if outcome.declined:
@@ -290,7 +289,7 @@ class _Lowering:
         self.interface.make(table.name, Source("rows", rows, table.by), f"'{original}' at this {table.by}")
 
     def join_new_rows(self) -> None:
-        if has_static_cache(self.original):
+        if self.original.roles.has_slots:
             axes = {past.name: axis for past, axis in find_slot_axes(self.original).items()}
             self._adopt_cache(join_new_rows(self.model, axes, self.setting.dims), "static-kv-cache")
 
@@ -308,7 +307,7 @@ class _Lowering:
 
     def fix_state(self) -> None:
         """Give a cache that grows its slots, and let each step replace recurrent state, which the host keeps."""
-        if self.original.roles.pasts and not has_static_cache(self.original):
+        if self.original.roles.pasts and not self.original.roles.has_slots:
             self._adopt_cache(StaticKvCache(self.sizes.slots).run(self.model), StaticKvCache.name())
         states = [entry for entry in self.original.roles.states if entry.past.name in self.model.graph.values]
         self.interface.writes |= {entry.next.name: entry.past.name for entry in states}
@@ -340,7 +339,7 @@ class _Lowering:
         self._add_stage("operators that the target takes")
 
     def _check_places(self) -> None:
-        addend = find_unequal_addend(self.model, self.sizes.slots + 1) if has_static_cache(self.original) else None
+        addend = find_unequal_addend(self.model, self.sizes.slots + 1) if self.original.roles.has_slots else None
         if addend is not None:
             raise UsageError(
                 f"{self.original.name}: '{addend.name}' adds something else to the scores of each slot, whatever the "

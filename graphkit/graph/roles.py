@@ -197,6 +197,12 @@ class Roles(Struct, frozen=True, eq=False, dict=True):
         grows = any(entry.axis is not None and not self.is_cross(entry) for entry in self.pasts.values())
         return grows and self.inputs.get(value) == "mask" and declared_rank(value) == 2
 
+    @cached_property
+    def has_slots(self) -> bool:
+        """Whether the cache of self-attention has slots from the start, of which a step writes some."""
+        own = [entry for entry in self.pasts.values() if not self.is_cross(entry)]
+        return bool(own) and all(entry.is_static for entry in own)
+
     def axis(self, value: Value, at: int) -> Axis:
         """Return the meaning of an axis of an input."""
         dims, dim = hinted_dims(value) or (), dim_at(value, at)

@@ -171,7 +171,7 @@ class Inputs:
         shapes = (self.symbolic.get(value.name) for value in roles.all("tokens", "embeddings"))
         tokens = [dims[:2][-1] for dims in shapes if dims]
         for past, entry in roles.pasts.items():
-            axis = None if roles.is_cross(entry) else entry.axis
+            axis = None if roles.is_cross(entry) or entry.is_static else entry.axis
             dims = self.symbolic.get(past.name)
             name = None if axis is None or dims is None or dims[axis] in tokens else dims[axis].name
             if name is not None and self.ranges.get(name, (None, INF))[0] is None:

@@ -94,7 +94,7 @@ class Specializer:
             raise UsageError(f"{max_sessions} sessions to keep - keep at least 1")
         self._max_sessions, self._dynamic = max_sessions, frozenset(dynamic)
         self._optimize, self._prepack, self._threads = optimize, prepack, threads
-        self._spec = with_empty_past(DimSpec.of(ranges=ranges), symbol_roles(self._model))
+        self._spec = with_empty_past(DimSpec.of(ranges=ranges), self._model, symbol_roles(self._model))
         every = DimSpec.of(ranges=dict.fromkeys(sorted(self._dynamic), (None, None))) | self._spec
         Inputs(self._model, every)  # raises where a name is none
         self._entries: OrderedDict[DimSpec, _Entry] = OrderedDict()

@@ -369,10 +369,11 @@ def test_an_operator_that_an_opset_lacks_is_a_finding(operator: str) -> None:
 
 WRONG_DTYPES = {
     "a = Cast <to = 10> (x) y = Add (a, x)": "Add 'Add#1' reads float16 and float32 where both must be one",
-    "b = Cast <to = 7> (x) y = Concat <axis = 0> (x, b)": "Concat 'Concat#1' reads float32 and int64 where both must be one",
+    "b = Cast <to = 7> (x) y = Concat <axis = 0> (x, b)":
+        "Concat 'Concat#1' reads float32 and int64 where both must be one",
     "a = Cast <to = 7> (x) b = Sqrt (a) y = Sqrt (b)": "Sqrt 'Sqrt#1' reads int64",
     "y = Where (x, x, x)": "Where 'Where#0' reads float32",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("body", WRONG_DTYPES)

@@ -30,6 +30,7 @@ from graphkit.passes.state.join_encoder import chain_models
 from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.rewrite.new_interface import with_names, with_symbols
 from graphkit.shapes import const, symbol
+from graphkit.shapes.constraints.symbol_sizes import symbol_roles
 from graphkit.shapes.input_dims import input_dims
 from graphkit.verify.bundle_verifier import verify_bundle
 
@@ -96,6 +97,42 @@ def test_a_decoder_gives_the_tokens_of_pytorch(name: str, shared: Shared) -> Non
     for case in cases_of(export):
         given = bundle.generate(case["inputs"]["input_ids"], max_new_tokens=case["tokens"].shape[1])
         assert [cut(np.array(row)) for row in given] == [cut(row) for row in case["tokens"]]
+
+
+def take_mask_of_slots(export: Path) -> None:
+    """Let the first step of a static cache take its mask, as it does where the traced batch is padded."""
+    proto = onnx.load(export / "prefill.onnx", load_external_data=False)
+    batch, tokens = (dim.dim_param for dim in proto.graph.input[0].type.tensor_type.shape.dim)
+    mask = helper.make_tensor_value_info("attention_mask", onnx.TensorProto.BOOL, [batch, 1, tokens, "40"])
+    proto.graph.input.append(mask)
+    made = next(node.input[0] for node in proto.graph.node if node.op_type == "Not")
+    for node in proto.graph.node:
+        node.input[:] = [mask.name if name == made else name for name in node.input]
+    onnx.save(proto, export / "prefill.onnx")
+
+
+def test_a_first_step_that_takes_the_mask_of_a_static_cache_counts_its_slots_itself(tmp_path: Path) -> None:
+    export = unpacked_export("llama-static", tmp_path / "export")
+    take_mask_of_slots(export)
+    bundle = bundled(export, tmp_path / "bundle")
+    assert {state.update for state in bundle.contract.states} == {"slots"}
+    for case in cases_of(export):
+        given = bundle.generate(case["inputs"]["input_ids"], max_new_tokens=case["tokens"].shape[1])
+        assert [cut(np.array(row)) for row in given] == [cut(row) for row in case["tokens"]]
+    graphkit.lower_folder(export, tmp_path / "lowered", graphkit.LowerOptions(verify=False))
+    assert [method.name for method in Host(tmp_path / "lowered", unchecked=True).contract.methods] == ["step"]
+
+
+def test_a_step_of_a_static_cache_is_explained_and_folded_whole(tmp_path: Path) -> None:
+    """Its cache is never empty, and a mask is as long as the slots are many."""
+    step = unpacked_export("llama-static", tmp_path / "export") / "decode.onnx"
+    assert [finding.kind for finding in graphkit.hazards(step).found()] == ["dims-apart"]
+    roles = {"s17": "batch", "s53": "past", "attention_mask.3": "past", "2": "other", "8": "other"}
+    assert symbol_roles(graphkit.load(step)) == roles
+    report = graphkit.fold_file(step, tmp_path / "folded.onnx")
+    assert report.proof is not None
+    assert report.proof.findings() == ()
+    assert not graphkit.shape_ops(tmp_path / "folded.onnx").on_shapes
 
 
 @pytest.mark.slow

@@ -28,12 +28,6 @@ WRITES = {"ScatterND": (0, 2), "ScatterElements": (0, 2), "TensorScatter": (0, 1
 """The inputs of nodes that write slots: the slots, and what is new."""
 
 
-def has_static_cache(model: Model) -> bool:
-    """Whether the cache of a decoder has slots from the start, of which a step writes some."""
-    own = [entry for entry in model.roles.pasts.values() if not model.roles.is_cross(entry)]
-    return bool(own) and all(entry.is_static for entry in own)
-
-
 def find_slot_axes(model: Model) -> dict[Value, int]:
     """Return the axis of the slots of each static cache, by its input, where the node that writes them tells."""
     shapes, axes = infer(model), dict[Value, int]()
@@ -219,7 +213,8 @@ class CountSlotsInUse(Pass):
             rank, dtype = len(shapes[value].dims or ()), shapes[value].dtype
             editor.replace_all_uses(value, slots.positions(None, dtype) if rank == 2 else slots.new_places(dtype))
         for mask in roles.all("mask"):
-            count = (shapes[mask].dims or ())[-1].constant
+            sized = mask if entry.past is not None else entry.present  # which a first step makes whole
+            count = (shapes[sized].dims or ())[-1 if sized is mask else self.axis].constant
             axis = 0 if self.slots_first else self._axis_of(entry, axes)
             length = slots.number(count) if count is not None else slots.length_of(entry.past or mask, axis)
             editor.replace_all_uses(mask, slots.causal_mask(length))
@@ -282,6 +277,8 @@ def _find_obstacles(
             yield Declined(mask.name, f"it is {shapes[mask]}, and no boolean mask over slots")
         elif roles.polarities[mask] != "keeps":
             yield Declined(mask.name, "it is not True for what a token sees")
+        elif roles.first("tokens") is None:
+            yield Declined(mask.name, "it may show a picture before a text all of itself")
     if len(masks := roles.all("mask")) > 1:
         yield Declined(masks[1].name, f"it may hide other slots than '{masks[0].name}'")
     for value in roles.all("positions"):

@@ -225,7 +225,7 @@ def legal_sizes(
     """
     inputs = Inputs(model, spec)
     roles, numbers = symbol_roles(model, inputs.symbolic), inputs.numbers
-    shapes = shapes or infer(model, with_empty_past(spec, roles))
+    shapes = shapes or infer(model, with_empty_past(spec, model, roles))
     table = {value.name: shapes[value].dims for value in model.graph.inputs if value.tensor is None}
     all_dims = [dim for dims in table.values() for dim in dims or ()]
     symbols = {dims.name: dims for dim in all_dims for dims in dim.walk_symbols()}

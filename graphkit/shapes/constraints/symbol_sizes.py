@@ -54,6 +54,8 @@ def symbol_roles(model: Model, dims: Mapping[str, tuple[Expr, ...] | None] | Non
             roles |= {name: role for name in group if role is not None and roles[name] in ("other", "total")}
         if "other" in roles.values():  # what an unknown length has of its own need not count the tokens
             roles = {name: "other" if role == "total" else role for name, role in roles.items()}
+    if model.roles.has_slots:  # of which a mask has as many
+        roles = {name: "past" if role == "total" else role for name, role in roles.items()}
     return roles
 
 
@@ -102,9 +104,10 @@ def _broadcast_symbols(dim: Expr) -> Iterator[str]:
         yield dim.name
 
 
-def with_empty_past(spec: DimSpec, roles: Mapping[str, Axis]) -> DimSpec:
-    """Return a spec in which a past may be empty unless the given one says otherwise."""
-    empty = {name: (0, None) for name, role in roles.items() if role == "past" and name not in spec.numbers}
+def with_empty_past(spec: DimSpec, model: Model, roles: Mapping[str, Axis]) -> DimSpec:
+    """Return a spec in which a past may be empty unless it has slots from the start or the given one says otherwise."""
+    names = () if model.roles.has_slots else [name for name, role in roles.items() if role == "past"]
+    empty = {name: (0, None) for name in names if name not in spec.numbers}
     return DimSpec.of(ranges=empty) | spec
 
 

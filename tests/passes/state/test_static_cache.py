@@ -13,7 +13,7 @@ from graphkit.deploy.export_pipeline import Pipeline, TokenSettings
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_dims
 from graphkit.model import Model
-from graphkit.passes.state.static_cache import find_unequal_addend, has_static_cache, join_new_rows
+from graphkit.passes.state.static_cache import CountSlotsInUse, find_unequal_addend, join_new_rows
 from graphkit.verify.oracle import assumed_inputs
 
 ROWS = np.arange(2 * 3 * 5 * 4, dtype=np.float32).reshape(2, 3, 5, 4)
@@ -112,10 +112,55 @@ def exported(step: Model) -> Pipeline:
     return Pipeline(encoder=None, first=step, step=step, merged=False, settings=TokenSettings({}))
 
 
+FIRST = """g (NAME, bool[b, 1, q, "5"] attention_mask, float[9, 4] table) => (float[b, q, 4] logits,
+    float[b, 1, 5, 4] past_key_0, float[b, 1, 5, 4] past_value_0) <int64[1] one = {1}, int64[1] two = {2},
+    int64 zero = {0}, int64 step = {1}, int64[2] rest = {1, 5}, int64[1] four = {4}, float[1] nothing = {0}> {
+        TOKENS
+        k = Unsqueeze (x, one)
+        b = Shape <end = 1> (x)
+        all = Concat <axis = 0> (b, rest, four)
+        slots = Expand (nothing, all)
+        n = Shape <start = 1, end = 2> (x)
+        last = Squeeze (n)
+        places = Range (zero, last, step)
+        at = Unsqueeze (places, one)
+        to = Transpose <perm = [2, 0, 1, 3]> (slots)
+        new = Transpose <perm = [2, 0, 1, 3]> (k)
+        written = ScatterND (to, at, new)
+        past_key_0 = Transpose <perm = [1, 2, 0, 3]> (written)
+        doubled = Add (new, new)
+        written_too = ScatterND (to, at, doubled)
+        past_value_0 = Transpose <perm = [1, 2, 0, 3]> (written_too)
+        turned = Transpose <perm = [0, 1, 3, 2]> (past_key_0)
+        scores = MatMul (k, turned)
+        open = Cast <to = 1> (attention_mask)
+        closed = Log (open)
+        masked = Add (scores, closed)
+        weights = Softmax (masked)
+        mixed = MatMul (weights, past_value_0)
+        logits = Squeeze (mixed, one)
+    }"""
+
+
+@pytest.mark.parametrize(("name", "tokens", "is_text"), [
+    ("int64[b, q] input_ids", "x = Gather (table, input_ids)", True),
+    ("float[b, q, 4] inputs_embeds", "x = Identity (inputs_embeds)", False),
+])  # fmt: skip
+def test_a_first_step_makes_the_mask_of_a_text_itself(name: str, tokens: str, is_text: bool) -> None:
+    """A picture before a text may see all of itself."""
+    model = model_of(FIRST.replace("NAME", name).replace("TOKENS", tokens), opset=18)
+    outcome = CountSlotsInUse(start=1, slots_first=1).run(model)
+    why = "it may show a picture before a text all of itself"
+    assert [declined.reason for declined in outcome.declined] == ([] if is_text else [why])
+    names = [value.name for value in outcome.model.graph.inputs]
+    assert names == (["input_ids", "table"] if is_text else ["inputs_embeds", "attention_mask", "table"])
+    assert not any(value.kind == "undefined" for value in outcome.model.graph.values.values())
+
+
 def test_a_mask_that_the_exporter_froze_is_refused(tmp_path: Path) -> None:
     """At each position but one it shows slots that hold nothing yet, or hides some that do."""
     follows, frozen = (model_of(STEP.replace("MASK", name), opset=24) for name in ("mask", "frozen"))
-    assert has_static_cache(follows)
+    assert follows.roles.has_slots
     exported(follows).check_static_cache(tmp_path)
     with pytest.raises(UsageError, match=r"\(Softmax\) reads the same slots at each position: nothing"):
         exported(frozen).check_static_cache(tmp_path)
