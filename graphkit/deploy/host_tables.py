@@ -393,6 +393,11 @@ def _make_table(host_input: HostInput, setting: Setting, by: By, arrays: list[np
             if not host_input.is_mask or len(slots) > 1:
                 raise UsageError(f"'{host_input.source.value.name}' {NOT_ADDED} - bundle it instead: graphkit bundle")
             arrays = [_in_slots(array, slots[0], past, setting) for past, array in enumerate(arrays)]
+    elif len({array.shape for array in arrays}) > 1:
+        raise UsageError(
+            f"'{host_input.source.value.name}' has another size for each length of the tokens, and an NPU takes one - "
+            "end the model before it, with graphkit extract"
+        )
     else:
         lengths = [axis for axis, dim in enumerate(host_input.declared.dims) if _is_source(Expr.of(dim), setting)]
         is_added = all(node.is_op("Add") for node, _ in host_input.source.uses)

@@ -752,6 +752,23 @@ def test_a_mask_of_a_source_may_be_subtracted(tmp_path: Path) -> None:
     assert_done(lowered(encoder(TEXT, TABLE, masked), tmp_path))
 
 
+AS_MANY = """
+    count = ReduceSum <keepdims = 0> (attention_mask)
+    places = Range (start, count, step)
+    numbers = Cast <to = 1> (places)
+    axes = Constant <value = int64[2] {1, 2}> ()
+    each = Unsqueeze (numbers, axes)
+    wide = Mul (scores, each)
+    p = ReduceSum <keepdims = 1> (wide, zero)
+"""
+
+
+def test_values_whose_number_is_that_of_the_valid_tokens_are_declined(tmp_path: Path) -> None:
+    """So it is where a text is spoken: each of its tokens takes a while."""
+    with pytest.raises(UsageError, match="'each' has another size for each length of the tokens, and an NPU takes one"):
+        lowered(encoder(TEXT, TABLE, AS_MANY), tmp_path, replace(OPTIONS, batch=1))
+
+
 def test_a_mask_over_a_cache_that_is_subtracted_is_declined(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="'amount' is as long as the cache, and not added to scores"):
         lowered(decoder(SUBTRACTED.replace("%HIDDEN%", "future")), tmp_path)
