@@ -44,9 +44,7 @@ class Amount(Struct, frozen=True):
 
     @classmethod
     def of(cls, value: Expr | int) -> Amount:
-        if isinstance(value, Expr):
-            return cls(dict(value.terms))
-        return cls({(): value} if value else {})
+        return cls(dict(value.terms) if isinstance(value, Expr) else {(): value} if value else {})
 
     def times(self, other: Amount) -> Amount:
         """Return the product; TooComplexError if it has too many terms."""

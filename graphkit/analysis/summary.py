@@ -10,7 +10,6 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 from typing import ClassVar
 
 import numpy as np
@@ -367,15 +366,9 @@ def summary(model: ModelLike, *, hash_weights: bool = False) -> Summary:
     )
 
 
-def _missing_operators(model: Model) -> Counter[tuple[str, int]]:
-    """Return how many nodes are of operators that ONNX's own domain does not have in their opset, by both."""
-    counts = Counter((node.op_type, node.scope.opset()) for node in all_nodes(model.scopes) if not node.domain)
-    own = EXTRA | {function.name for function in model.proto.functions if not function.domain}
-    for operator, opset in list(counts):
-        is_new = opset > onnx.defs.onnx_opset_version()  # of an ONNX that is not here
-        if is_new or operator in own or onnx.defs.has(operator, max_inclusive_version=opset):
-            del counts[operator, opset]
-    return counts
+def _is_missing(operator: str, opset: int) -> bool:
+    """Whether ONNX's own domain does not have an operator in an opset, unless that is of an ONNX that is not here."""
+    return opset <= onnx.defs.onnx_opset_version() and not onnx.defs.has(operator, max_inclusive_version=opset)
 
 
 @lru_cache(maxsize=4096)
@@ -387,7 +380,7 @@ def _types_of_inputs(op_type: str, version: int) -> tuple[tuple[str, Collection[
 
 def _wrong_dtypes(node: Node, shapes: Shapes) -> str:
     """Return the dtypes that a node reads and its operator does not take, "" if there are none."""
-    formals = () if node.domain or node.bodies else _types_of_inputs(node.op_type, node.scope.opset())
+    formals = () if node.bodies else _types_of_inputs(node.op_type, node.scope.opset())
     dtypes: dict[str, int] = {}
     for value, (variable, types) in zip(node.inputs, (*formals, *formals[-1:] * len(node.inputs)), strict=False):
         dtype = 0 if value is None else shapes[value].dtype or 0
@@ -443,14 +436,17 @@ def _model_problems(model: Model) -> Iterator[Finding]:
             more = f" (and {len(scope.problems) - 1} more)" if len(scope.problems) > 1 else ""
             text = f"The graph is not valid{where}: {scope.problems[0]}{more}."
             yield Finding("invalid-graph", scope.problems[0], text, count=len(scope.problems))
-    for (operator, opset), count in _missing_operators(model).items():
-        where = f"{count_things(count, 'node(s)')} of '{operator}', which opset {opset} has not"
-        text = f"The graph is not valid: {where}, so no runtime loads it - look at what its exporter said of them."
-        yield Finding("invalid-graph", where, text, operator, count)
-    shapes, own = infer_claimed(model), {function.name for function in model.proto.functions if not function.domain}
-    read = {node: _wrong_dtypes(node, shapes) for node in all_nodes(model.scopes) if node.op_type not in own}
-    wrong = {node: f"{node.operator} '{node.path}' reads {text}" for node, text in read.items() if text}
-    for node, where in islice(wrong.items(), 1):
+    own = EXTRA | {function.name for function in model.proto.functions if not function.domain}
+    standard = [node for node in all_nodes(model.scopes) if not node.domain and node.op_type not in own]
+    for (operator, opset), count in Counter((node.op_type, node.scope.opset()) for node in standard).items():
+        if _is_missing(operator, opset):
+            where = f"{count_things(count, 'node(s)')} of '{operator}', which opset {opset} has not"
+            text = f"The graph is not valid: {where}, so no runtime loads it - look at what its exporter said of them."
+            yield Finding("invalid-graph", where, text, operator, count)
+    shapes = infer_claimed(model)
+    wrong = [(node, read) for node in standard if (read := _wrong_dtypes(node, shapes))]
+    for node, read in wrong[:1]:
+        where = f"{node.operator} '{node.path}' reads {read}"
         text = f"The graph is not valid: {where}, so no runtime loads it - a Cast before it would do."
         yield Finding("invalid-graph", where, text, node.path, len(wrong))
     # What keeps onnxruntime from loading a model although no run meets it: names twice (a Constant becomes a tensor),

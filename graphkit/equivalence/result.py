@@ -121,9 +121,7 @@ class SizeLimit(Struct, frozen=True):
         return False
 
     def __str__(self) -> str:
-        if upper(self.expr) <= 0:
-            return f"{-self.expr} >= {-self.most:,}"
-        return f"{self.expr} <= {self.most:,}"
+        return f"{-self.expr} >= {-self.most:,}" if upper(self.expr) <= 0 else f"{self.expr} <= {self.most:,}"
 
 
 class Equivalence(Struct, frozen=True):

@@ -102,9 +102,7 @@ def _declared_dims(kind: onnx.TypeProto.Tensor | onnx.TypeProto.SparseTensor) ->
 
 def shape_text(dims: Sequence[object] | None) -> str:
     """Return `[batch_size, 8, ?]`, or `?` for an unknown rank."""
-    if dims is None:
-        return "?"
-    return f"[{', '.join('?' if dim is None else str(dim) for dim in dims)}]"
+    return "?" if dims is None else f"[{', '.join('?' if dim is None else str(dim) for dim in dims)}]"
 
 
 def type_text(type_proto: onnx.TypeProto) -> tuple[str, str]:

@@ -166,9 +166,7 @@ class ShapeTensors(Struct, frozen=True):
 
     def sources(self, value: Value) -> frozenset[Value]:
         """Return the tensors whose shapes a value is computed from, or the value itself if it is data."""
-        if value in self.static:
-            return frozenset()
-        return self.measured.get(value, frozenset([value]))
+        return frozenset() if value in self.static else self.measured.get(value, frozenset([value]))
 
     def works_on_shapes(self, node: Node) -> bool:
         """Whether a node computes a shape tensor."""

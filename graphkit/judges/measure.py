@@ -241,9 +241,7 @@ def inline_table(value: Any) -> str:
     if isinstance(value, Mapping):
         named = {key if key.isidentifier() else json.dumps(key): each for key, each in value.items()}
         return f"{{ {', '.join(f'{key} = {inline_table(each)}' for key, each in named.items())} }}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(inline_table, value))}]"
-    return json.dumps(value)
+    return f"[{', '.join(map(inline_table, value))}]" if isinstance(value, list | tuple) else json.dumps(value)
 
 
 def _dtype_lines(observations: Sequence[Observation]) -> Iterator[str]:

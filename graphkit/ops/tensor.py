@@ -192,9 +192,7 @@ def is_known(expr: Expr) -> bool:
 
 def plain_dims(dims: Dims | None) -> tuple[int | str, ...] | None:
     """Return dims as numbers and, where they are expressions, as text."""
-    if dims is None:
-        return None
-    return tuple(str(dim) if dim.constant is None else dim.constant for dim in dims)
+    return None if dims is None else tuple(str(dim) if dim.constant is None else dim.constant for dim in dims)
 
 
 def is_same(left: Element, right: Element) -> bool:

@@ -163,9 +163,7 @@ def _fit_affine(dims: Dims, data: Array | np.ndarray) -> Affine | None:
     for axis, stride in enumerate(strides):
         steps = np.arange(data.shape[axis]).astype(data.dtype) * stride
         expected = expected + np.expand_dims(steps, [other for other in range(data.ndim) if other != axis])
-    if not np.all(expected == data):
-        return None
-    return Affine(dims, Expr.of(origin), tuple(map(Expr.of, strides)))
+    return Affine(dims, Expr.of(origin), tuple(map(Expr.of, strides))) if np.all(expected == data) else None
 
 
 def _least_and_greatest(data: Array | np.ndarray) -> ValueRange | None:

@@ -12,6 +12,7 @@ from graphkit.passes.clean_up.exporter_idioms import (
     CastlikeToCast,
     SequenceToSplit,
     keep_outputs_float,
+    with_sorted_nodes,
     with_unique_node_names,
 )
 from graphkit.passes.clean_up.fold_constants import FoldConstants, FoldShapes
@@ -95,7 +96,7 @@ def fold(
         >>> graphkit.fold(graphkit.load("example:causal-attention"), dims={"batch_size": 1}).changes[0]
         'freeze-dims: batch_size is 1'
     """
-    model = as_model(model)
+    model = with_sorted_nodes(as_model(model))
     spec, declared = spec | DimSpec.of(dims, inputs, ranges), declarations(model)
     base = InferOutputShapes().run(declared.model).model if declared.corrections else model
     frozen = FreezeDims(spec.dims, spec.inputs, ranges=spec.ranges).run(base)

@@ -273,9 +273,7 @@ def ceil_div(dividend: Value, divisor: Value) -> Expr:
         (height + 1) // 2
     """
     dividend, divisor = Expr.of(dividend), Expr.of(divisor)
-    if lower(divisor) >= 1:
-        return floor_div(dividend + divisor - 1, divisor)
-    return -floor_div(-dividend, divisor)
+    return floor_div(dividend + divisor - 1, divisor) if lower(divisor) >= 1 else -floor_div(-dividend, divisor)
 
 
 def modulo(dividend: Value, divisor: Value) -> Expr:

@@ -160,7 +160,8 @@ class Expr:
         if sum(atom.size for monomial, _ in nonzero for atom in monomial) > MAX_SIZE:
             raise TooComplexError("an expression of too many operations")
         if len(nonzero) > 1:
-            nonzero.sort(key=_term_order)
+            # graded lexicographic order: admissible, so that polynomial division ends
+            nonzero.sort(key=lambda term: (-len(term[0]), [atom.key for atom in term[0]]))
         return Expr(tuple(nonzero))
 
     @staticmethod
@@ -325,11 +326,6 @@ def _substitute_atom(atom: Atom, assignment: Mapping[str, Expr | int]) -> Expr:
     if isinstance(atom, Symbol):
         return Expr.of(assignment[atom.name]) if atom.name in assignment else Expr.from_atom(atom)
     return OPERATIONS[atom.op](*(arg.substitute(assignment) for arg in atom.args))
-
-
-def _term_order(term: tuple[Monomial, int]) -> tuple[int, list[tuple[int, str, Bound, Bound]]]:
-    """Graded lexicographic order: admissible, so that polynomial division ends."""
-    return -len(term[0]), [atom.key for atom in term[0]]
 
 
 _SMALL = {n: Expr((((), n),) if n else ()) for n in range(-64, 1025)}

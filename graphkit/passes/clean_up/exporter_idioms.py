@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from typing import ClassVar
 
 import numpy as np
 from onnx import helper
 
+from graphkit.graph.dataflow import sort_nodes
 from graphkit.graph.names import free_name, names_in
 from graphkit.graph.new_nodes import make_gather
 from graphkit.graph.operator_traits import BECAME_INPUTS, RESHAPING, operator_set
@@ -111,6 +113,18 @@ def _reader_places(editor: Editor, node: Node, sequence: Value, count: int) -> d
     return part_of
 
 
+def with_sorted_nodes(model: Model) -> Model:
+    """Return a model whose nodes stand behind those that they read: conversions to float16 put Casts at the end."""
+    if not model.graph.problems:
+        return model
+    places = {node: at for at, node in enumerate(model.graph.nodes)}
+    proto = copy_proto(model)
+    nodes = [copy.deepcopy(proto.graph.node[places[node]]) for node in sort_nodes(model.graph)]
+    del proto.graph.node[:]
+    proto.graph.node.extend(nodes)
+    return model.with_proto(proto)
+
+
 def with_unique_node_names(model: Model) -> tuple[Model, int]:
     """Return a model in which no two nodes of a graph have one name, and how many got another one."""
     seen, repeated = set[tuple[str, str]](), list[int]()
@@ -121,12 +135,12 @@ def with_unique_node_names(model: Model) -> tuple[Model, int]:
         seen.add(place)
     if not repeated:
         return model, 0
-    copy, taken = model.with_proto(copy_proto(model)), names_in(model.scopes)
-    nodes = list(all_nodes(copy.scopes))
+    made, taken = model.with_proto(copy_proto(model)), names_in(model.scopes)
+    nodes = list(all_nodes(made.scopes))
     for number in repeated:
         nodes[number].proto.name = free_name(nodes[number].proto.name, taken)
         taken.add(nodes[number].proto.name)
-    return copy.with_proto(copy.proto), len(repeated)
+    return made.with_proto(made.proto), len(repeated)
 
 
 MOVING = RESHAPING - {"Flatten"} | operator_set("MaxPool Slice Transpose")  # which it moves a QuantizeLinear past
