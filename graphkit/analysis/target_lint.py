@@ -79,6 +79,12 @@ def _fills_from_data(lint: Lint, node: Node) -> bool:
     return node.is_op("Where") and any(node.input(index) in lint.tensors.derived for index in (1, 2))
 
 
+def _is_scaled_and_known(lint: Lint, node: Node) -> bool:
+    """Whether a Mul scales the data of a node that the target takes elsewhere."""
+    fact = lint.target.operators[node.op_type]
+    return _is_made_by(node, ("Mul",)) and fact is not None and fact.verdict == "allowed"
+
+
 def _guards_softmax(_: Lint, node: Node) -> bool:
     return _is_made_by(node, ("Softmax",))
 
@@ -114,6 +120,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("operator", "Einsum", "einsum-to-matmul"),
     Remedy("operator", "Trilu", "tril-to-constant"),
     Remedy("operator", "Expand", "expand-to-broadcast"),
+    Remedy("operator", "Erf", "divide-before-erf", _is_scaled_and_known),
     *(Remedy("operator", operator, "gelu-to-tanh") for operator in ("Erf", "Gelu")),
     Remedy("operator", "Cast", "cast-int64-away", lambda _, node: node.attr("to", 0) == TensorProto.INT64),
     *(Remedy("operator", operator, "layer-norm-to-primitives") for operator in NORMALIZATIONS | SKIP_NORMALIZATIONS),

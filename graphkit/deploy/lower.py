@@ -45,7 +45,7 @@ from graphkit.passes.npu.decompose_operators import GeluToTanh
 from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.progress import DEFAULT_LIMITS, Limits, Progress, portion_of, with_share
 from graphkit.rewrite.base import PassChange, group_reasons
-from graphkit.rewrite.fixpoint import Rewrite
+from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.runtime.session import as_provider
 from graphkit.save import Placement, fits_inline, save_models, unused_text
 from graphkit.shapes import infer
@@ -364,13 +364,17 @@ def _at_opset(part: Lowered, asked: int | None, newest: int, target: Target) -> 
         raise UsageError(f"{part.method.file}: {ConvertOpset.name()}: {reasons} - give another --opset")
     if outcome.model is part.model:
         return part
-    stage = Stage(part.method.name, f"opset {opset}", part.model, outcome.model)
+    stages = [Stage(part.method.name, f"opset {opset}", part.model, outcome.model)]
+    remedies = {each.pass_name for each in blockers(outcome.model, target, passed=part.passes).blockers}
+    spelled = run_to_fixpoint(outcome.model, [kind() for name, kind in PLAIN_PASSES.items() if name in remedies])
+    if spelled.model is not outcome.model:
+        stages.append(Stage(part.method.name, "operators of that opset", outcome.model, spelled.model))
     return structs.replace(
         part,
-        model=outcome.model,
-        changes=(*part.changes, *(PassChange(change, ConvertOpset.name()) for change in outcome.changes)),
-        blockers=blockers(outcome.model, target, passed=part.passes),
-        stages=(*part.stages, stage),
+        model=spelled.model,
+        changes=(*part.changes, *(PassChange(each, ConvertOpset.name()) for each in outcome.changes), *spelled.changes),
+        blockers=blockers(spelled.model, target, passed=part.passes | PLAIN_PASSES.keys() & remedies),
+        stages=(*part.stages, *stages),
     )
 
 

@@ -87,22 +87,15 @@ class InterfaceEdit(Struct):
 
 
 class MethodOriginal(Struct, frozen=True, eq=False, dict=True):
-    """The original of a method: a decoder, or an encoder and the first step of a decoder as one model.
+    """The original of a method: a decoder, or an encoder and the first step of a decoder as one model."""
 
-    Attributes:
-        whole: The model.
-        decoder: The decoder in it, by the names that it has there.
-        cache: What each state is, by state.
-        has_past: Whether the method goes on from a past.
-        kept: The input or output of the encoder that each other state is, by state.
-        user: The inputs of the encoder, by the names that they have for a caller.
-    """
-
-    whole: Model
-    decoder: Model
-    cache: Mapping[str, CacheEntry]
-    has_past: bool
+    whole: Model  # the model
+    decoder: Model  # the decoder in it, by the names that it has there
+    cache: Mapping[str, CacheEntry]  # what each state is, by state
+    has_past: bool  # whether the method goes on from a past
+    # the input or output of the encoder that each other state is, by state
     kept: Mapping[str, str] = field(default_factory=dict)
+    # the inputs of the encoder, by the names that they have for a caller
     user: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property

@@ -31,16 +31,11 @@ NEUTRAL: Mapping[str, float] = {"Scaled": 1.0, "Shifted": 0.0}
 
 
 class Change(Struct, frozen=True, eq=False):
-    """A tensor times a constant, or plus one.
-
-    Attributes:
-        vector: One number or one for each channel.
-        axis: The axis of the channels; None for one number.
-    """
+    """A tensor times a constant, or plus one."""
 
     kind: Literal["Scaled", "Shifted"]
-    vector: RealArray
-    axis: int | None = None
+    vector: RealArray  # one number or one for each channel
+    axis: int | None = None  # the axis of the channels; None for one number
 
     @classmethod
     def by(cls, number: float) -> Change:

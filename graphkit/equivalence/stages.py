@@ -62,25 +62,16 @@ class Stage(Struct, frozen=True, eq=False):
 
 
 class StageProof(Struct, frozen=True):
-    """The result for a stage.
-
-    Attributes:
-        outputs: The outputs of the model after it.
-        proven: How exactly each of them is equal that is proven, by name.
-        unproven: Why nothing is shown of the others, "" where all are proven.
-        at_every_size: Whether they are proven at every size, not at those of the lowered model alone.
-        conditions: Of the sizes, and of what else is assumed.
-        in_time: Whether there was time to compare it.
-    """
+    """The result for a stage."""
 
     model: str
     name: str
-    outputs: tuple[str, ...]
-    proven: Mapping[str, str]
-    unproven: str
-    at_every_size: bool = True
-    conditions: tuple[str, ...] = ()
-    in_time: bool = True
+    outputs: tuple[str, ...]  # the outputs of the model after it
+    proven: Mapping[str, str]  # how exactly each of them is equal that is proven, by name
+    unproven: str  # why nothing is shown of the others, "" where all are proven
+    at_every_size: bool = True  # whether they are proven at every size, not at those of the lowered model alone
+    conditions: tuple[str, ...] = ()  # of the sizes, and of what else is assumed
+    in_time: bool = True  # whether there was time to compare it
 
     @property
     def is_proven(self) -> bool:

@@ -32,6 +32,7 @@ from graphkit.passes.interface.rename import Rename
 from graphkit.passes.npu.cache_interface import ReduceCacheRank, SplitCrossKv, StackCaches, StaticKvCache
 from graphkit.passes.npu.change_dtypes import CastInt64Away, Dequantize
 from graphkit.passes.npu.decompose_operators import (
+    DivideBeforeErf,
     EinsumToMatmul,
     GeluToTanh,
     LayerNormToPrimitives,
@@ -134,6 +135,7 @@ PASSES: tuple[type[Pass], ...] = (
     ReciprocalToDiv,
     SliceStepsToReshape,
     LayerNormToPrimitives,
+    DivideBeforeErf,
     GeluToTanh,
     UpdateCacheInPlace,
     CountSlotsInUse,

@@ -22,26 +22,17 @@ class ProviderError(ValueError):
 
 
 class KnownProvider(NamedTuple):
-    """A provider: where it comes from.
+    """A provider: where it comes from."""
 
-    Attributes:
-        name: For the command line.
-        runtime_name: What onnxruntime calls it.
-        device: What it runs on.
-        package: The wheel that has it; "" where it comes with other software.
-        module: Of the wheel, where it is a plug-in; "" where it is built into that package's onnxruntime.
-        needs: What must be there besides.
-        is_coarse: Whether it may compute float32 with ten or eleven bits of precision, as float16 and TF32 have.
-        defaults: Options that it needs: the kind of device, "" for any; name; value, or the wheel's function for it.
-    """
-
-    name: str
-    runtime_name: str
-    device: str
-    package: str
-    module: str = ""
-    needs: str = ""
+    name: str  # for the command line
+    runtime_name: str  # what onnxruntime calls it
+    device: str  # what it runs on
+    package: str  # the wheel that has it; "" where it comes with other software
+    module: str = ""  # of the wheel, where it is a plug-in; "" where it is built into that package's onnxruntime
+    needs: str = ""  # what must be there besides
+    # whether it may compute float32 with ten or eleven bits of precision, as float16 and TF32 have
     is_coarse: bool = False
+    # options that it needs: the kind of device, "" for any; name; value, or the wheel's function for it
     defaults: tuple[tuple[str, str, str], ...] = ()
 
 

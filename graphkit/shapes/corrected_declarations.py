@@ -113,18 +113,12 @@ INDEPENDENT = ("tokens", "past", "encoder")
 
 
 class Correction(Struct, frozen=True):
-    """A declared dim that contradicts the nodes.
-
-    Attributes:
-        declared: Their declared shape.
-        needed: The shape that the nodes need.
-        why: The shape that they need in each branch of a merged decoder, "" if both need the same.
-    """
+    """A declared dim that contradicts the nodes."""
 
     inputs: tuple[str, ...]
-    declared: str
-    needed: str
-    why: str = ""
+    declared: str  # their declared shape
+    needed: str  # the shape that the nodes need
+    why: str = ""  # the shape that they need in each branch of a merged decoder, "" if both need the same
 
     def __str__(self) -> str:
         return f"{family_labels(self.inputs)} is {self.needed}{self.why}, not {self.declared}"

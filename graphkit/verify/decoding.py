@@ -25,15 +25,10 @@ PROMPT = Sizes(batch=2, sequence=3, encoder=5)
 
 
 class Decoded(Struct, frozen=True):
-    """The tokens and logits of a loop.
+    """The tokens and logits of a loop."""
 
-    Attributes:
-        tokens: int64 [batch, steps], the token of the largest logit at each step.
-        logits: For each step the logits of the last position, [batch, vocabulary].
-    """
-
-    tokens: np.ndarray
-    logits: tuple[np.ndarray, ...]
+    tokens: np.ndarray  # int64 [batch, steps], the token of the largest logit at each step
+    logits: tuple[np.ndarray, ...]  # for each step the logits of the last position, [batch, vocabulary]
 
     def steps(self) -> Iterator[dict[str, np.ndarray]]:
         """Yield the logits and the tokens of each step."""
@@ -42,13 +37,9 @@ class Decoded(Struct, frozen=True):
 
 
 class Decoder(Struct):
-    """One or two models that decode step by step.
+    """One or two models that decode step by step."""
 
-    Attributes:
-        first: The model of the first step; for a merged or decoder-only model the same as `later`.
-    """
-
-    first: Model
+    first: Model  # the model of the first step; for a merged or decoder-only model the same as `later`
     later: Model
     first_session: Runner
     later_session: Runner

@@ -738,3 +738,19 @@ def test_a_product_of_blocks_is_taken_back_where_its_weight_is_constant(weight: 
     found = blockers(Model.from_proto(onnx.parser.parse_model(text)), load_target("mediatek-litert"))
     rows = [row for row in (*found.blockers, *found.unknown) if row.what == "com.microsoft.MatMulNBits"]
     assert [row.pass_name for row in rows] == [remedy]
+
+
+@pytest.mark.parametrize(
+    ("fact", "remedy"),
+    [
+        ('is = "allowed"\nwhere = { producers = { input = "Div" } }', "divide-before-erf"),
+        ('is = "refused"', "gelu-to-tanh"),
+    ],
+)
+def test_an_erf_of_a_product_becomes_one_of_a_quotient_where_that_is_taken(
+    tmp_path: Path, fact: str, remedy: str
+) -> None:
+    target = own(tmp_path, f'[[operators.facts]]\n{fact}\nnames = ["Erf"]\nsource = "manual"\n')
+    text = "g (float[4, 8] x) => (float[4, 8] y) <float c = {0.70710678}> { a = Mul (x, c) y = Erf (a) }"
+    found = blockers(model_of(text, 17), target)
+    assert [(one.op, one.pass_name) for one in found.blockers] == [("Erf", remedy)]

@@ -788,6 +788,22 @@ def test_a_mask_that_is_filled_into_what_may_be_infinite_is_declined_with_its_re
         lowered(decoder(filled), tmp_path)
 
 
+def test_operators_of_an_older_opset_are_spelled_as_the_target_takes_them(tmp_path: Path) -> None:
+    """A Gelu is one node until the opset is converted, and has an Erf then, which must be that of a quotient."""
+    target, source = tmp_path / "own.toml", 'source = "graphkit"'
+    where = 'where = { producers = { input = "Div" } }'
+    erf = f'[[operators.facts]]\nis = "allowed"\nnames = ["Erf"]\n{source}\n{where}\n'
+    limit = f"[max_opset]\nvalue = 19\n{source}\n"
+    target.write_text(Path(PLAIN).read_text().replace("[operators]\n", f"{limit}\n[operators]\n", 1) + f"\n{erf}")
+    text = encoder_text(
+        "float[batch, length, 8] data", "x = Neg (data)", "g = Gelu (scores)\np = Softmax <axis = -1> (g)"
+    )
+    model = with_weights(parser.parse_model(text.replace("17]", "20]")), ("wk",))
+    assert_done(lowered(model, tmp_path, LowerOptions(target=str(target), dims=(("batch", 1), ("length", 4)))))
+    (path,) = (tmp_path / "out").glob("*.onnx")
+    assert [node.op_type for node in load(path).graph.nodes if node.op_type in ("Div", "Erf")] == ["Div", "Erf"]
+
+
 def renamed_logits(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return a decoder whose logits are called 'output' and stand after the states."""
     for node in model.graph.node:

@@ -213,11 +213,48 @@ CONTRIB_GELU = "com.microsoft.Gelu"
 NEAR = 1e-3  # how far exporters' sqrt(2), rounded to float16 or written with few digits, is off
 
 X = Pattern()
-SCALED = Op("Div", X, Number(math.sqrt(2), NEAR)) | Op("Mul", X, Number(math.sqrt(0.5), NEAR))
+MULTIPLIED = Op("Mul", X, Number(math.sqrt(0.5), NEAR))
+SCALED = Op("Div", X, Number(math.sqrt(2), NEAR)) | MULTIPLIED
 ERF = Op("Erf", SCALED, once=True)
 SHIFTED = Op("Add", ERF, Number(1), once=True)
 HALF = Op("Mul", X, Number(0.5)) | Op("Div", X, Number(2))
 GELU = Op("Mul", SHIFTED, X | HALF) | Op("Mul", X, Op("Mul", SHIFTED, Number(0.5), once=True))
+
+
+class DivideBeforeErf(NodeRewrite):
+    """Divide by the root of 2 before an Erf where a Mul scales its data, as compilers do not know a Gelu otherwise.
+
+    RKNN-Toolkit2 2.5.0 takes a Gelu in one layer from such a Div on, and leaves any other Erf on the CPU. The scale
+    differs in its last digit. Legality: the factor is one number, near the root of a half.
+
+    Before:
+
+        agraph (float[2, 3] x) => (float[2, 3] y) <float factor = {0.70710678}> {
+            a = Mul (x, factor)
+            y = Erf (a)
+        }
+
+    After:
+
+        agraph (float[2, 3] x) => (float[2, 3] y) <float[1] y_root = {1.4142135}> {
+            y_scaled = Div (x, y_root)
+            y = Erf (y_scaled)
+        }
+    """
+
+    largest_error: ClassVar[float] = 1e-6
+    operators: ClassVar[tuple[str, ...]] = ("Erf",)
+
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        match = MULTIPLIED.match(editor, node.operand(0))
+        dtype = FLOATS.get(editor.shapes[node.operand(0)].dtype)
+        if match is None or dtype is None or not editor.shapes[match[X]].rank:
+            raise MatchFailure("it is no Erf of floats of some rank, times the root of a half")
+        builder = Builder(editor, node)
+        root = builder.constant(np.array([math.sqrt(2)], dtype), "root")
+        builder.add("Erf", builder.add("Div", match[X], root, role="scaled"))
+        builder.replace()
+        editor.note("Erf(s) scaled by a Div")
 
 
 class GeluToTanh(Rewrite):

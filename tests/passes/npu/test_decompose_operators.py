@@ -9,6 +9,7 @@ from sessions import run
 
 from graphkit.model import Model
 from graphkit.passes.npu.decompose_operators import (
+    DivideBeforeErf,
     GeluToTanh,
     LayerNormToPrimitives,
     NegToMul,
@@ -191,6 +192,21 @@ def test_a_spelled_gelu_is_computed_by_tanh(nodes: str) -> None:
     after = operators(GeluToTanh().run(model).model)
     assert "Erf" not in after
     assert "Tanh" in after
+
+
+def test_an_erf_is_of_a_quotient_where_it_was_of_a_product() -> None:
+    model = graph("a = Mul (x, c) b = Erf (a) y = Mul (b, x)", "float[1000] x", "float c = {0.70710678}")
+    feed = {"x": np.linspace(-6, 6, 1000, dtype=np.float32)}
+    assert error(DivideBeforeErf(), model, feed) <= DivideBeforeErf.largest_error
+    outcome = DivideBeforeErf().run(model)
+    assert operators(outcome.model) == ["Div", "Erf", "Mul"]
+    assert DivideBeforeErf().run(outcome.model).model is outcome.model
+
+
+@pytest.mark.parametrize("nodes", ["a = Mul (x, c) y = Erf (a)", "y = Erf (x)", "a = Mul (x, x) y = Erf (a)"])
+def test_another_erf_stays(nodes: str) -> None:
+    model = graph(nodes, "float[10] x", "float c = {0.5}")
+    assert DivideBeforeErf().run(model).model is model
 
 
 def test_a_gelu_is_told_to_approximate() -> None:
