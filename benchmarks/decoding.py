@@ -31,7 +31,7 @@ import graphkit
 from graphkit.model import Model
 from graphkit.runtime.session import Session
 from graphkit.save import Placement
-from graphkit.shapes.constraints.symbol_sizes import Sizes
+from graphkit.shapes.constraints.legal_sizes import Sizes
 from graphkit.verify.decoding import Decoder, decode
 from graphkit.verify.input_generator import InputGenerator
 from graphkit.workflows.rewrite_file import FIRST_NAME, PAST_NAME, SplitOptions, split_file

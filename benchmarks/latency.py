@@ -30,7 +30,7 @@ from rich.table import Table
 from stubs import complete
 
 import graphkit
-from graphkit.shapes.constraints.symbol_sizes import Sizes
+from graphkit.shapes.constraints.legal_sizes import Sizes
 from graphkit.verify.input_generator import InputGenerator
 
 OURS, ORIGINAL = "graphkit", "original"

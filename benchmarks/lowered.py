@@ -26,7 +26,7 @@ from rich.table import Table
 import graphkit
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.save import save_models
-from graphkit.shapes.constraints.symbol_sizes import Sizes
+from graphkit.shapes.constraints.legal_sizes import Sizes
 from graphkit.verify.input_generator import InputGenerator
 
 

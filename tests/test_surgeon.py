@@ -8,7 +8,7 @@ from onnx import TensorProto
 
 from graphkit.graph.view import Node
 from graphkit.model import Model, load
-from graphkit.shapes.constraints.symbol_sizes import Sizes
+from graphkit.shapes.constraints.legal_sizes import Sizes
 from graphkit.surgeon import from_graphsurgeon, to_graphsurgeon, to_networkx
 from graphkit.verify.input_generator import InputGenerator
 

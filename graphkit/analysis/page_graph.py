@@ -26,7 +26,7 @@ from graphkit.render.document_blocks import NodeMark
 from graphkit.shapes import AS_DECLARED, Expr, Relation, Shapes, is_known
 from graphkit.shapes.constraints.legal_sizes import LegalSizes, Variable
 from graphkit.shapes.constraints.node_constraints import Guarded, collect_preconditions
-from graphkit.symbolic.relations import linear_equations, reduce_rows, solve_symbol
+from graphkit.symbolic.algebra import linear_equations, reduce_rows, solve_symbol
 
 T = TypeVar("T")
 REACH = 32  # how many times the size that is shown a slider reaches

@@ -42,7 +42,7 @@ from graphkit.render.document_blocks import (
     size_text,
 )
 from graphkit.render.result import Result, Sizes
-from graphkit.shapes.constraints.symbol_sizes import symbol_roles
+from graphkit.shapes.constraints.legal_sizes import symbol_roles
 
 if TYPE_CHECKING:
     from graphkit.analysis.architecture import ControlFlow

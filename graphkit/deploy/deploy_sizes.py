@@ -29,7 +29,7 @@ from graphkit.save import check_targets
 from graphkit.shapes import DimSpec, infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.constraints.failing_sizes import SizeCheck, check_sizes, find_triggers, impossible_sizes_error
-from graphkit.shapes.constraints.symbol_sizes import symbol_roles, tied_symbols
+from graphkit.shapes.constraints.legal_sizes import symbol_roles, tied_symbols
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.input_dims import declared_inputs
 from graphkit.targets import Target, load_target

@@ -15,7 +15,7 @@ from graphkit.graph.new_nodes import NewNode, make_gather, make_slice
 from graphkit.graph.roles import Axis, declared_rank
 from graphkit.graph.view import Value, unwrap_value
 from graphkit.model import Model
-from graphkit.rewrite.dead_code import remove_dead_code
+from graphkit.rewrite.edits import remove_dead_code
 from graphkit.rewrite.new_interface import NewInput, with_interface, with_names, with_symbols
 from graphkit.shapes import Expr, const, infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes

@@ -25,7 +25,7 @@ from graphkit.passes.npu.host_inputs import HostInput
 from graphkit.rewrite.new_interface import with_outputs
 from graphkit.runtime.session import IsolatedSession, RunError
 from graphkit.shapes import Expr, infer
-from graphkit.shapes.constraints.symbol_sizes import tied_symbols
+from graphkit.shapes.constraints.legal_sizes import tied_symbols
 from graphkit.shapes.input_dims import read_dim
 
 MOST_BYTES = 1 << 30  # of an input of the part that is run

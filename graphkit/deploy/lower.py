@@ -49,7 +49,7 @@ from graphkit.rewrite.fixpoint import Rewrite, run_to_fixpoint
 from graphkit.runtime.session import as_provider
 from graphkit.save import Placement, fits_inline, save_models, unused_text
 from graphkit.shapes import infer
-from graphkit.shapes.constraints.symbol_sizes import symbol_roles
+from graphkit.shapes.constraints.legal_sizes import symbol_roles
 from graphkit.targets import Target, load_target
 from graphkit.verify.deployment_proofs import LoweringProof, with_device
 from graphkit.verify.lowering_case import zeros_change_results

@@ -24,7 +24,7 @@ from graphkit.passes.npu.change_dtypes import Dequantize
 from graphkit.rewrite.new_interface import NewInput, with_outputs
 from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import Shapes, infer
-from graphkit.shapes.constraints.symbol_sizes import symbol_roles
+from graphkit.shapes.constraints.legal_sizes import symbol_roles
 from graphkit.verify.comparator import elementwise_difference
 from graphkit.verify.input_generator import ExportInputs, InputSpec
 from graphkit.verify.lowering_case import measure_prompt

@@ -31,7 +31,7 @@ from graphkit.rewrite.host_values import find_dependences
 from graphkit.rewrite.new_interface import NewInput, with_inputs, with_outputs
 from graphkit.runtime.session import IsolatedSession, RunError
 from graphkit.shapes import Shapes, infer
-from graphkit.shapes.constraints.symbol_sizes import symbol_roles
+from graphkit.shapes.constraints.legal_sizes import symbol_roles
 from graphkit.shapes.input_dims import read_dim
 
 LENGTHS = ("encoder", "sequence", "total")

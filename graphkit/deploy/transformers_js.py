@@ -36,7 +36,7 @@ from graphkit.passes.control_flow.merged_decoders import CONDITION, declare_need
 from graphkit.progress import Progress
 from graphkit.render.document_blocks import Block, Heading, Prose, outcome, table
 from graphkit.render.result import Result
-from graphkit.rewrite.dead_code import remove_dead_code
+from graphkit.rewrite.edits import remove_dead_code
 from graphkit.rewrite.new_interface import with_interface, with_symbols
 from graphkit.save import save_models
 from graphkit.shapes import symbol

@@ -28,7 +28,7 @@ from graphkit.options import BundleOptions, LowerOptions
 from graphkit.passes.state.update_cache_in_place import SLOTS
 from graphkit.save import Placement, Saved, save_models
 from graphkit.shapes import DimSpec, Expr, const, infer, minimum, symbol
-from graphkit.shapes.constraints.symbol_sizes import symbol_roles
+from graphkit.shapes.constraints.legal_sizes import symbol_roles
 from graphkit.verify.deployment_proofs import BundleProof, LoweringProof
 from graphkit.verify.described_bundle_verifier import Chain
 from graphkit.verify.latency import costs_before_and_after

@@ -40,8 +40,8 @@ from graphkit.runtime.isolation import shared_isolation
 from graphkit.runtime.session import Feed, SmallModel, run_small_models
 from graphkit.shapes import Expr, Shapes
 from graphkit.shapes.constraints.node_constraints import Values, size_column
+from graphkit.symbolic.algebra import Relation, Requirement
 from graphkit.symbolic.expr import INF, Symbol
-from graphkit.symbolic.relations import Relation, Requirement
 
 MAX_NUMBERS = 30  # of a constant, near which sizes are tried
 MAX_CONSTANT = 1 << 12  # bytes of a constant that a node reads as it is

@@ -37,7 +37,7 @@ from graphkit.ops.rule_context import UnknownError
 from graphkit.ops.tensor import Dims, Ratio, Tensor, as_size, has_elements
 from graphkit.progress import check_time
 from graphkit.shapes import Expr, Shapes, is_known, symbol
-from graphkit.shapes.learned_facts import Rewriter, rewriter_of
+from graphkit.shapes.inferred_shapes import Rewriter, rewriter_of
 from graphkit.symbolic.expr import INF, OPERATIONS, Atom, Call, Symbol
 
 # Dtype, dims and elements of a model's values, in expressions that both models share.

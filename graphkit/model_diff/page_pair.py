@@ -17,7 +17,7 @@ from graphkit.model_diff.node_matching import match_nodes
 from graphkit.render.document_blocks import NodeMark
 from graphkit.render.result import Sizes
 from graphkit.shapes import Expr, Shapes, declarations, infer
-from graphkit.shapes.constraints.symbol_sizes import symbol_roles
+from graphkit.shapes.constraints.legal_sizes import symbol_roles
 
 
 class _Side(Struct):

@@ -15,9 +15,8 @@ from onnx import TensorProto
 from graphkit.ops.preconditions import Bools, Condition, Ints, Related
 from graphkit.ops.rule_context import InferenceContext, Rule, UnknownError
 from graphkit.ops.tensor import Dims, Tensor
-from graphkit.symbolic.algebra import maximum
+from graphkit.symbolic.algebra import Relation, maximum
 from graphkit.symbolic.expr import Expr, const
-from graphkit.symbolic.relations import Relation
 
 TABLE = "more positions than the table has"
 INNER = "the inner dims of a product"

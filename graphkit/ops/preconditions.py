@@ -17,8 +17,8 @@ from msgspec import Struct, structs
 
 from graphkit.graph.names import join_words
 from graphkit.ops.tensor import is_known
+from graphkit.symbolic.algebra import Relation
 from graphkit.symbolic.expr import Expr
-from graphkit.symbolic.relations import Relation
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -20,9 +20,16 @@ from graphkit.graph.view import Node, Scope, T, Value, attribute_value
 from graphkit.model import Model
 from graphkit.ops.preconditions import BROADCAST, Broadcast, Condition, Precondition, Related, has_rest, is_zero
 from graphkit.ops.tensor import Array, Dims, Element, Tensor, dims_product, element_number, exact_range, is_known
-from graphkit.symbolic.algebra import divide_exactly, lower, maximum, upper, without_common_factor
+from graphkit.symbolic.algebra import (
+    Relation,
+    Requirement,
+    divide_exactly,
+    lower,
+    maximum,
+    upper,
+    without_common_factor,
+)
 from graphkit.symbolic.expr import INF, Bound, Call, Expr, TooComplexError, const, symbol
-from graphkit.symbolic.relations import Relation, Requirement
 
 
 class UnknownError(Exception):

@@ -12,9 +12,8 @@ from onnx import TensorProto
 from graphkit.ops.preconditions import FAILS, FINE, WRONG, Ints, Related, Violation
 from graphkit.ops.rule_context import InferenceContext, Rule, UnknownError
 from graphkit.ops.tensor import EXACT, Dims, Element, Tensor, as_size, dims_product, element_number
-from graphkit.symbolic.algebra import ceil_div, floor_div, lower, maximum, minimum
+from graphkit.symbolic.algebra import Relation, ceil_div, floor_div, lower, maximum, minimum
 from graphkit.symbolic.expr import Expr, const
-from graphkit.symbolic.relations import Relation
 
 ASPECT = "the sizes follow an aspect ratio"
 IN_FLOAT32 = "onnxruntime counts windows in float32"

@@ -17,7 +17,6 @@ from graphkit.passes.clean_up.exporter_idioms import (
 )
 from graphkit.passes.clean_up.fold_constants import FoldConstants, FoldShapes
 from graphkit.passes.clean_up.redundant_nodes import MergeCommonSubexpressions
-from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf
 from graphkit.passes.shapes.declare_shapes import FreezeDims, InferOutputShapes
 from graphkit.passes.shapes.flatten_free_matmul import FlattenFreeMatmul
 from graphkit.passes.shapes.rematerialize_shapes import RematerializeShapes
@@ -32,7 +31,7 @@ from graphkit.passes.shapes.simplify_scatter import MORE_NODES, SimplifyGather, 
 from graphkit.passes.shapes.simplify_slice import CanonicalizeSlice, DropEmptyParts, MergeConcats, MergeSlices
 from graphkit.rewrite import Outcome, Rewrite, run_to_fixpoint
 from graphkit.rewrite.base import PassChange
-from graphkit.rewrite.dead_code import remove_dead_code
+from graphkit.rewrite.edits import remove_dead_code
 from graphkit.rewrite.fixpoint import Counts, describe_counts
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, declarations
 from graphkit.shapes.graph_inputs import Inputs
@@ -123,9 +122,14 @@ def _fold_repeatedly(
     rewrites, keep_fusions = _configured_rewrites(options, without, sparing), options.keep_fusions and not options.fuse
     for _ in range(MAX_ROUNDS):
         outcome = run_to_fixpoint(model, rewrites, spec, counts, keep_fusions=keep_fusions)
-        inlined = InlineConstantIf(ranges=spec.ranges).run(outcome.model)
-        changes += [PassChange(change, InlineConstantIf.name()) for change in inlined.changes]
-        model = run_to_fixpoint(inlined.model, [RematerializeShapes()], spec, counts, keep_fusions=keep_fusions).model
+        model = outcome.model
+        if any(node.is_op("If") for node in model.nodes):
+            from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf  # which few models need
+
+            inlined = InlineConstantIf(ranges=spec.ranges).run(model)
+            changes += [PassChange(change, InlineConstantIf.name()) for change in inlined.changes]
+            model = inlined.model
+        model = run_to_fixpoint(model, [RematerializeShapes()], spec, counts, keep_fusions=keep_fusions).model
         if model is outcome.model:
             break
     return Outcome(model, (*changes, *describe_counts(counts)), outcome.declined)

@@ -17,8 +17,8 @@ from graphkit.graph.view import Node
 from graphkit.model import Model
 from graphkit.progress import check_time
 from graphkit.rewrite.base import Declined, MatchFailure, Outcome, Pass, PassChange, Premise
-from graphkit.rewrite.dead_code import without_outputs
 from graphkit.rewrite.editor import Editor
+from graphkit.rewrite.edits import without_outputs
 from graphkit.shapes.graph_inputs import AS_DECLARED, DimSpec, SymbolRanges
 
 MAX_ROUNDS = 20

@@ -15,7 +15,7 @@ from graphkit.graph.new_nodes import NewNode
 from graphkit.graph.view import Scope, Value, body_graphs
 from graphkit.model import Model
 from graphkit.rewrite.base import copy_proto, drop_inputs, keep_members
-from graphkit.rewrite.dead_code import live_names, remove_dead_code
+from graphkit.rewrite.edits import live_names, remove_dead_code
 from graphkit.shapes import Expr
 from graphkit.shapes.input_dims import declare_dim, declared_inputs, read_dim
 

@@ -11,9 +11,8 @@ from graphkit.shapes.graph_inputs import AS_DECLARED, Bounds, DimSpec
 from graphkit.shapes.infer import infer
 from graphkit.shapes.inferred_shapes import Shapes
 from graphkit.shapes.input_dims import parse
-from graphkit.symbolic.algebra import ceil_div, floor_div, lower, maximum, minimum, upper
+from graphkit.symbolic.algebra import Relation, Requirement, ceil_div, floor_div, lower, maximum, minimum, upper
 from graphkit.symbolic.expr import Expr, const, symbol
-from graphkit.symbolic.relations import Relation, Requirement
 
 if TYPE_CHECKING:
     from graphkit.shapes.shape_program import Program, program

@@ -27,8 +27,8 @@ from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer, infer_from
 from graphkit.shapes.inferred_shapes import Shapes
 from graphkit.shapes.input_dims import declare_dim, declared_texts, input_dims, read_dim
+from graphkit.symbolic.algebra import Row, fixed_sizes, linear_equations, reduce_rows, solve_symbol
 from graphkit.symbolic.expr import Expr, const, symbol
-from graphkit.symbolic.relations import Row, fixed_sizes, linear_equations, reduce_rows, solve_symbol
 
 Kind = Literal["tokens", "past", "encoder", "mask", "encoder mask", "positions"]
 KINDS: Mapping[Role, Kind] = {  # of the second axis

@@ -42,17 +42,17 @@ from graphkit.ops.tensor import (
 )
 from graphkit.progress import check_time
 from graphkit.shapes.graph_inputs import AS_DECLARED, Bounds, DimSpec, Inputs
-from graphkit.shapes.inferred_shapes import Shapes
-from graphkit.shapes.input_dims import DeclaredInputs, Group, Groups, Place, claimed_inputs, declared_inputs
-from graphkit.shapes.learned_facts import (
+from graphkit.shapes.inferred_shapes import (
+    Shapes,
     find_replacement,
     learned_ranges,
     narrower_ranges,
     rewriter_of,
     scope_rewriters,
 )
+from graphkit.shapes.input_dims import DeclaredInputs, Group, Groups, Place, claimed_inputs, declared_inputs
+from graphkit.symbolic.algebra import Relation, Requirement
 from graphkit.symbolic.expr import Call, Expr, TooComplexError, const
-from graphkit.symbolic.relations import Relation, Requirement
 
 # Inference of one node by onnx itself, for operators without a rule.
 #

@@ -12,8 +12,8 @@ from graphkit.graph.operator_traits import value_inputs
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.ops.tensor import Ratio, Tensor, is_known
 from graphkit.shapes.inferred_shapes import Shapes
+from graphkit.symbolic.algebra import Relation
 from graphkit.symbolic.expr import Bound, Expr, Symbol, const
-from graphkit.symbolic.relations import Relation
 
 Shaped = Sequence[tuple[str, tuple[Expr | None, ...]]]
 

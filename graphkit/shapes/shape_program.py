@@ -34,9 +34,8 @@ from graphkit.shapes.program_contents import (
     find_sources,
     known_dims,
 )
-from graphkit.symbolic.algebra import is_nonzero, lower, upper
+from graphkit.symbolic.algebra import Relation, is_nonzero, lower, upper
 from graphkit.symbolic.expr import Call, Expr, Monomial, Symbol, TooComplexError
-from graphkit.symbolic.relations import Relation
 
 SCHEMA = 1  # another number where a reader of this one would misread
 

@@ -18,7 +18,7 @@ from graphkit.graph.mask_polarity import make_open_mask
 from graphkit.graph.roles import Role
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.runtime.session import IsolatedSession, Runner, as_read
-from graphkit.shapes.constraints.symbol_sizes import Sizes
+from graphkit.shapes.constraints.legal_sizes import Sizes
 from graphkit.verify.input_generator import InputGenerator
 
 PROMPT = Sizes(batch=2, sequence=3, encoder=5)

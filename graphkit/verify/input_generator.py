@@ -26,8 +26,8 @@ from graphkit.graph.view import Node, Value, all_nodes, walk_breadth_first
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.progress import DEFAULT_LIMITS
 from graphkit.shapes import Expr, declarations, infer
-from graphkit.shapes.constraints.symbol_sizes import Sizes as Sizes
-from graphkit.shapes.constraints.symbol_sizes import input_shapes, symbol_roles
+from graphkit.shapes.constraints.legal_sizes import Sizes as Sizes
+from graphkit.shapes.constraints.legal_sizes import input_shapes, symbol_roles
 from graphkit.verify.input_elements import (
     UNPADDED,
     USUAL,

@@ -19,7 +19,7 @@ from graphkit.progress import DEFAULT_LIMITS, Limits
 from graphkit.runtime.isolation import shared_isolation
 from graphkit.runtime.providers import CPU, Provider
 from graphkit.runtime.session import IsolatedSession, as_provider, as_read
-from graphkit.shapes.constraints.symbol_sizes import Sizes, symbol_roles
+from graphkit.shapes.constraints.legal_sizes import Sizes, symbol_roles
 from graphkit.verify.input_generator import InputGenerator
 
 ROUNDS, FEWEST, UNCOUNTED = 25, 5, 2

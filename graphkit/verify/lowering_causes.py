@@ -24,7 +24,7 @@ from graphkit.graph.uses import find_lookups, table_entries
 from graphkit.graph.view import Value, all_nodes, all_scopes
 from graphkit.hosts.numpy_host import slots_mask
 from graphkit.model import Model, load
-from graphkit.shapes.constraints.symbol_sizes import Sizes
+from graphkit.shapes.constraints.legal_sizes import Sizes
 from graphkit.verify.cause_search import (
     Arrays,
     Cause,

@@ -18,7 +18,7 @@ from graphkit.graph.roles import Role, declared_rank, dim_at
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.shapes.constraints.failing_sizes import SizeCheck
-from graphkit.shapes.constraints.symbol_sizes import Sizes, symbol_roles
+from graphkit.shapes.constraints.legal_sizes import Sizes, symbol_roles
 from graphkit.verify.input_generator import InputGenerator
 
 Arrays = Mapping[str, np.ndarray]

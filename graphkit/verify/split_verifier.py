@@ -16,7 +16,7 @@ from graphkit.options import RewriteProofOptions, SplitProofOptions
 from graphkit.progress import Progress, portion_of, with_share
 from graphkit.runtime.session import IsolatedSession, RunError, as_read, check_files
 from graphkit.shapes import AS_DECLARED, declarations
-from graphkit.shapes.constraints.symbol_sizes import Sizes
+from graphkit.shapes.constraints.legal_sizes import Sizes
 from graphkit.verify.candidate_sessions import Part
 from graphkit.verify.comparator import Difference
 from graphkit.verify.decoding import Decoded, Decoder, decode

@@ -46,8 +46,8 @@ from graphkit.ops.tensor import Ratio
 from graphkit.render.result import Result, Sizes, json_names, versioned_schema
 from graphkit.rewrite.base import Declined
 from graphkit.shapes.program_contents import Consumer, Input, Source, Unread
+from graphkit.symbolic.algebra import Relation
 from graphkit.symbolic.expr import Bound, Expr
-from graphkit.symbolic.relations import Relation
 from graphkit.verify.deployment_proofs import BundleProof, LoweringProof
 from graphkit.verify.layers.comparison import ModelComparison
 from graphkit.verify.rewrite_proof import RewriteProof, SplitProof

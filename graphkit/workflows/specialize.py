@@ -24,7 +24,7 @@ from graphkit.passes.fold_pipeline import fold
 from graphkit.runtime.session import Session
 from graphkit.shapes import Bounds, DimSpec, declarations
 from graphkit.shapes.constraints.dim_equalities import fed_inputs
-from graphkit.shapes.constraints.symbol_sizes import symbol_roles, with_empty_past
+from graphkit.shapes.constraints.legal_sizes import symbol_roles, with_empty_past
 from graphkit.shapes.graph_inputs import Inputs
 
 if TYPE_CHECKING:

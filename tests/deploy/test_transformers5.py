@@ -30,7 +30,7 @@ from graphkit.passes.state.join_encoder import chain_models
 from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.rewrite.new_interface import with_names, with_symbols
 from graphkit.shapes import const, symbol
-from graphkit.shapes.constraints.symbol_sizes import symbol_roles
+from graphkit.shapes.constraints.legal_sizes import symbol_roles
 from graphkit.shapes.input_dims import input_dims
 from graphkit.verify.bundle_verifier import verify_bundle
 

@@ -18,7 +18,7 @@ from graphkit.graph.names import family_labels
 from graphkit.graph.roles import Roles
 from graphkit.graph.view import Value
 from graphkit.model import Model
-from graphkit.shapes.constraints.symbol_sizes import Sizes, symbol_roles
+from graphkit.shapes.constraints.legal_sizes import Sizes, symbol_roles
 from graphkit.verify.input_generator import InputGenerator
 
 RealModel = Callable[[str], Model]

@@ -18,7 +18,7 @@ import graphkit
 from graphkit.errors import UsageError
 from graphkit.model import Model
 from graphkit.shapes import DimSpec, Expr, infer, parse, symbol
-from graphkit.shapes.constraints.symbol_sizes import symbol_roles
+from graphkit.shapes.constraints.legal_sizes import symbol_roles
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.input_dims import claimed_inputs, declare_dim, declared_inputs, input_dims, read_alike, read_dim
 

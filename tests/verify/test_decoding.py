@@ -11,7 +11,7 @@ from real_models import params
 from graphkit.errors import ModelError
 from graphkit.model import Model, load
 from graphkit.runtime.session import Session
-from graphkit.shapes.constraints.symbol_sizes import Sizes
+from graphkit.shapes.constraints.legal_sizes import Sizes
 from graphkit.verify.decoding import Decoder, decode
 from graphkit.verify.input_generator import InputGenerator
 

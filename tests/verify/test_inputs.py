@@ -12,7 +12,7 @@ from small_models import model
 from graphkit.errors import ModelError
 from graphkit.graph.declared_types import declared_type
 from graphkit.model import Model, load
-from graphkit.shapes.constraints.symbol_sizes import Sizes, symbol_sizes
+from graphkit.shapes.constraints.legal_sizes import Sizes, symbol_sizes
 from graphkit.verify.feeder import KINDS
 from graphkit.verify.input_elements import Draw, Kind
 from graphkit.verify.input_generator import InputGenerator, index_bound, is_flag, padding_mask

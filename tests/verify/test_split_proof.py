@@ -17,7 +17,7 @@ from graphkit.options import SplitProofOptions
 from graphkit.passes.control_flow.merged_decoders import split_merged
 from graphkit.runtime.session import RunError, Session
 from graphkit.save import save_models
-from graphkit.shapes.constraints.symbol_sizes import Sizes
+from graphkit.shapes.constraints.legal_sizes import Sizes
 from graphkit.verify import split_verifier
 from graphkit.verify.comparator import compare_outputs
 from graphkit.verify.input_generator import InputGenerator

@@ -17,7 +17,7 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model, load
 from graphkit.runtime.session import Session
 from graphkit.shapes import DimSpec
-from graphkit.shapes.constraints.symbol_sizes import Sizes
+from graphkit.shapes.constraints.legal_sizes import Sizes
 from graphkit.verify.input_generator import InputGenerator
 from graphkit.workflows.specialize import Specializer
 

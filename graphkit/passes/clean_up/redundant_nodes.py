@@ -16,7 +16,7 @@ from graphkit.graph.roles import zero_length_outputs
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.rewrite import Editor, Outcome, Pass, Rewrite, copy_proto, drop_inputs, keep_members
-from graphkit.rewrite.dead_code import live_names, remove_dead_code, without_outputs
+from graphkit.rewrite.edits import live_names, remove_dead_code, without_outputs
 from graphkit.shapes import Expr, is_known
 
 

@@ -21,7 +21,7 @@ from graphkit.graph.view import Node, Scope, Value, all_nodes, all_scopes, body_
 from graphkit.model import Model
 from graphkit.passes.clean_up.fold_constants import run_nodes
 from graphkit.rewrite import Declined, Outcome, Pass, Premise, copy_proto, drop_inputs
-from graphkit.rewrite.dead_code import live_names, remove_dead_code, without_outputs
+from graphkit.rewrite.edits import live_names, remove_dead_code, without_outputs
 from graphkit.shapes import Expr, Shapes, infer
 from graphkit.shapes.graph_inputs import DimSpec, SymbolRanges
 

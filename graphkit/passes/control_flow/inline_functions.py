@@ -20,7 +20,7 @@ from graphkit.errors import ModelError, count_things
 from graphkit.graph.view import FunctionKey, body_graphs, domain_of, functions_of, key_of, nodes_of, with_bodies
 from graphkit.model import Model
 from graphkit.rewrite import Declined, Outcome, Pass, copy_proto, keep_members
-from graphkit.rewrite.dead_code import remove_dead_code
+from graphkit.rewrite.edits import remove_dead_code
 
 Functions = Mapping[FunctionKey, onnx.FunctionProto]
 Nodes = Sequence[onnx.NodeProto]

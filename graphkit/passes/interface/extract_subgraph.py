@@ -18,7 +18,7 @@ from graphkit.model import Model
 from graphkit.passes.shapes.declare_shapes import InferOutputShapes
 from graphkit.rewrite import Outcome, Pass, copy_proto, keep_members
 from graphkit.rewrite.base import Names
-from graphkit.rewrite.dead_code import live_names, remove_dead_code
+from graphkit.rewrite.edits import live_names, remove_dead_code
 from graphkit.rewrite.new_interface import drop_dead_inputs
 from graphkit.shapes import Expr, Shapes, declarations, infer, is_known, symbol
 

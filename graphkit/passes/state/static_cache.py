@@ -19,7 +19,7 @@ from graphkit.passes.npu.cache_interface import Growth
 from graphkit.passes.npu.host_inputs import SCORES
 from graphkit.passes.state.update_cache_in_place import LENGTH, Slots
 from graphkit.rewrite import Declined, Editor, Matched, NewNode, Outcome, Pass
-from graphkit.rewrite.dead_code import remove_dead_code
+from graphkit.rewrite.edits import remove_dead_code
 from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_interface
 from graphkit.shapes import Expr, Shapes, const, infer
 

@@ -21,7 +21,7 @@ from graphkit.options import Update
 from graphkit.passes.npu.cache_interface import Growth, find_growths
 from graphkit.passes.state.sliding_window_caches import Ring, rings_of
 from graphkit.rewrite import Declined, Editor, NewNode, Outcome, Pass, keep_members
-from graphkit.rewrite.dead_code import remove_dead_code
+from graphkit.rewrite.edits import remove_dead_code
 from graphkit.rewrite.new_interface import NewInput, declared_dims_in, drop_dead_inputs, with_interface, with_names
 from graphkit.shapes import Expr, const, symbol
 

@@ -24,8 +24,8 @@ from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.constraints.node_constraints import Values
 from graphkit.shapes.graph_inputs import AS_DECLARED, DimSpec, Inputs
 from graphkit.shapes.input_dims import input_dims, read_alike
+from graphkit.symbolic.algebra import Row, fixed_sizes, linear_row, reduce_rows, solve_symbol
 from graphkit.symbolic.expr import TooComplexError
-from graphkit.symbolic.relations import Row, fixed_sizes, linear_row, reduce_rows, solve_symbol
 
 RANK_OF = "?rank of "  # before the name of a value of unknown rank
 

@@ -9,7 +9,7 @@ from onnx import numpy_helper, parser
 from graphkit.model import Model
 from graphkit.shapes import const, infer, symbol
 from graphkit.shapes.constraints.failing_sizes import find_triggers
-from graphkit.shapes.constraints.symbol_sizes import symbol_roles, tied_symbols
+from graphkit.shapes.constraints.legal_sizes import symbol_roles, tied_symbols
 
 CASES = {
     "boxes that are added to tokens": (
