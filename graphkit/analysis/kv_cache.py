@@ -285,7 +285,6 @@ def _pair_labels(pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:
 
 
 def _state_feeds(roles: Roles) -> Iterator[StateFeed]:
-    """Yield families of recurrent states of one dtype and shape."""
     families: dict[tuple[str, str, TensorType], list[tuple[str, str]]] = defaultdict(list)
     for entry in roles.states:
         if (declared := declared_type(entry.past)) is not None:

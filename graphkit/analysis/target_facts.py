@@ -189,7 +189,6 @@ def _fact_rows(of: str, facts: Facts, otherwise: str = "unknown") -> Iterator[Fa
 
 
 def _answer_for(target: Target, name: str) -> Answer:
-    """Return whether a target takes an operator, whatever the node."""
     if target.others:
         answers = [_answer_for(part, name) for part in target.others]
         verdict = joint_verdict(["allowed" if answer == "in part" else answer for answer in answers])

@@ -89,7 +89,6 @@ def verify(models: Sequence[str], options: Asked[VerifyOptions], format: str) ->
 
 
 def _prove_models(models: Sequence[str], options: VerifyOptions, progress: Progress) -> Proof:
-    """Return the proof of a folder, a split or a rewrite."""
     if len(models) == 2 and Path(models[1]).is_dir():
         from graphkit.cli.deploy_commands import fetched_export
         from graphkit.deploy.verify_folder import verify_folder

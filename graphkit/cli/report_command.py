@@ -323,7 +323,6 @@ def _expand_folders(names: Sequence[str], *, recursive: bool) -> list[str]:
 
 
 def _load_models(names: Iterable[str], progress: Progress, *, keep_going: bool) -> tuple[list[Model], list[Failure]]:
-    """Return the models that can be read, and the faults of the others."""
     from graphkit.analysis.report import Failure
     from graphkit.cli.output import load_model
 

@@ -166,7 +166,6 @@ def _part_of_model(model: Model, shapes: Shapes, choice: _Choice) -> Model:
 
 
 def _sample_sources(lengths: range, rows: int, vocabulary: int, tokens: Sequence[int]) -> Iterator[np.ndarray]:
-    """Yield tokens of some sequences, of several lengths."""
     rng = np.random.default_rng(0)
     for length in sorted({lengths[0], lengths[min(1, len(lengths) - 1)], lengths[len(lengths) // 2], lengths[-1]}):
         for _ in range(DRAWS):

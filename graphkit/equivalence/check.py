@@ -391,7 +391,6 @@ def _pair_by_term(mine: Mapping[Term, list[Value]], theirs: Mapping[Term, list[V
 
 
 def _pair_alike(values: Sequence[Value], others: Sequence[Value], key: AlikeBy) -> dict[Value, Value]:
-    """Return values with others of the same key, the first with the first."""
     waiting: dict[Hashable, deque[Value]] = {}
     for other in others:
         waiting.setdefault(key(other), deque()).append(other)

@@ -284,7 +284,6 @@ def _tensor_facts(tensor: Tensor) -> Hashable:
 
 
 def _has_elements(tensor: Tensor) -> bool:
-    """Whether something is said of the elements of a tensor."""
     return tensor.may_have_data and tensor.data is not None
 
 
@@ -302,7 +301,6 @@ def _tensor_expressions(tensors: Iterable[Tensor]) -> Iterator[Expr]:
 
 
 def _sized_expressions(exprs: Iterable[Expr], values: Values) -> Iterator[Expr]:
-    """Yield the expressions all of whose symbols have sizes."""
     return (expr for expr in exprs if expr.symbols <= values.columns.keys())
 
 
@@ -348,7 +346,6 @@ def _producing_node(value: Value) -> Node | None:
 
 
 def _small_constant(tensor: TensorProto | None) -> TensorProto | None:
-    """Return a constant that is read as it is, None for any other one."""
     return None if tensor is None or (payload_size(tensor) or 0) > MAX_CONSTANT else tensor
 
 

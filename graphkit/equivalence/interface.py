@@ -242,7 +242,6 @@ def _symbol_places(model: Model, shapes: Shapes, required: RequiredProducts) -> 
 
 
 def _declared_values(model: Model) -> Iterator[Value]:
-    """Yield the values of all scopes whose types are declared."""
     for scope in all_scopes(model.scopes):
         yield from (value for name in scope.infos if (value := scope.values.get(name)) is not None)
 

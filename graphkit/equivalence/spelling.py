@@ -151,7 +151,6 @@ def _check_kernels(proto: ModelProto) -> None:
 
 
 def _mark_kernel(function: FunctionProto) -> None:
-    """Mark the output of a function that a kernel runs."""
     for node in function.node:
         node.output[:] = [f"{name}/unmarked" if name in function.output else name for name in node.output]
     for name in function.output:
@@ -188,7 +187,6 @@ def _may_be_another(function: FunctionProto) -> bool:
 
 
 def _domain_calls(proto: ModelProto, names: Container[str]) -> Iterator[NodeProto]:
-    """Return the calls of functions of the domain in a model, its bodies and its functions."""
     return (node for node in nodes_of(proto) if node.domain == DOMAIN and node.op_type in names)
 
 

@@ -501,9 +501,7 @@ def props(entries: Any) -> dict[str, str]:
 
 def shorten_text(text: str | None) -> str | None:
     """Return a text, or its beginning and how long it is."""
-    if text is None or len(text) <= SHORT:
-        return text
-    return f"{text[:SHORT]}... ({len(text):,} characters)"
+    return text if text is None or len(text) <= SHORT else f"{text[:SHORT]}... ({len(text):,} characters)"
 
 
 def findings_of(model: Model, target: Target | None) -> tuple[Finding, ...]:

@@ -134,7 +134,6 @@ def _match_moved(matching: NodeMatching) -> None:
 
 
 def _match_graph(matching: NodeMatching, pair: GraphPair) -> Iterator[GraphPair]:
-    """Match the nodes of two graphs, and yield the bodies that match."""
     values, models = matching.values, matching.models
     equal: Iterator[tuple[Value, Value]] = iter(())
     are_main = [graph is model.graph for graph, model in zip((pair.a, pair.b), models, strict=True)]

@@ -217,7 +217,6 @@ class Brief(Struct, frozen=True):
         yield from end
 
     def _overview(self, sections: Sequence[tuple[str, Sequence[Block]]], most: int) -> list[Block]:
-        """Return a table of the first sections, a line for each."""
         paths = [name.split("/") for name, _ in sections if "/" in name]
         folder = len(commonprefix([path[:-1] for path in paths]))  # noqa: RUF071 - of parts
         shorter = ("/".join(name.split("/")[folder * ("/" in name) :]) for name, _ in sections)

@@ -547,7 +547,6 @@ class IsolatedSession:
         return error
 
     def _load_request(self) -> Callable[[], Message]:
-        """Return a function that asks the process to load the model."""
         request: Message = {"do": "load", "id": self._number, "provider": str(self._provider), "path": None}
         folder, size, values = None, self._weights, {}
         if isinstance(self._source, Model):

@@ -118,9 +118,7 @@ def _floor_interval(bounds: list[Interval]) -> Interval:
 def _floor_bound(value: Bound, divisor: Bound) -> Bound:
     if abs(value) == INF:
         return value
-    if divisor == INF:
-        return 0 if value >= 0 else -1
-    return value // divisor
+    return value // divisor if divisor != INF else 0 if value >= 0 else -1
 
 
 def _mod_interval(bounds: list[Interval]) -> Interval:

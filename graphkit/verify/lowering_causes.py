@@ -134,7 +134,6 @@ def _order_causes(case: LoweringCase) -> Iterator[str]:
 
 
 def _where_it_begins(case: LoweringCase, facts: Facts) -> str:
-    """Return where the difference begins, in a clause."""
     assert isinstance(case.host.run, IsolatedMethods)
     run, originals, models = case.host.run, case.reference.originals, {**facts.models, **case.host.run.models}
     once = next((name for name in models if name != "step"), None)

@@ -87,7 +87,6 @@ TREE: Schema = {
 
 
 def _report_schema() -> Schema:
-    """Return the schema of a report, which is one for one model and for several."""
     maker = Maker()
     texts: Schema = {"type": "array", "items": {"type": "string"}}
     sections = {name: maker.of(kind) for name, kind in SECTION_RESULTS.items()}

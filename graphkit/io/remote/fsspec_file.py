@@ -175,7 +175,6 @@ class FsspecFile(Served):
         return parts
 
     def _call_file_system(self, name: str, seconds: float, *arguments: Any, **words: Any) -> Any:
-        """Call a method of the file system, within a time."""
         if isinstance(self._system, AsyncFileSystem):
             if seconds <= 0:
                 raise self.out_of_time(self._seconds)

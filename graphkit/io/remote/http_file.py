@@ -293,7 +293,6 @@ def problem_of(status: int) -> str:
 
 
 def _partial_answer(headers: Mapping[str, str], length: int | None, span: Span) -> tuple[int, Span]:
-    """Return the size of the file and the part of it that an answer has."""
     text = headers.get("Content-Range", "")
     match = CONTENT_RANGE.fullmatch(text)
     if match is None:
@@ -344,7 +343,4 @@ def _shared_session(*, has_login: bool) -> aiohttp.ClientSession:
 
 
 def _proxy_of(url: URL) -> str | None:
-    """Return the proxy that the environment names for a URL."""
-    if url.host is None or proxy_bypass(url.host):
-        return None
-    return getproxies().get(url.scheme)
+    return None if url.host is None or proxy_bypass(url.host) else getproxies().get(url.scheme)

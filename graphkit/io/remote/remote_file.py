@@ -225,7 +225,6 @@ class RemoteFile(ByteSource):
             self._keep_in_cache([])
 
     def _graph_part(self, spans: Sequence[Span]) -> None:
-        """Fetch parts for the reader of the graph."""
         if self._end is None:
             self._fetch(spans, None)
             return
@@ -243,7 +242,6 @@ class RemoteFile(ByteSource):
         self._parts.add(spans)
 
     def _keep_in_cache(self, more: Sequence[Span]) -> None:
-        """Put the graph, and a little more, into the cache."""
         self._graph += more
         head, options = self._known(), self._options
         if head.revision and options.cache and not options.download and self._is_model:

@@ -61,7 +61,6 @@ class EliminateIdentity(Rewrite):
 
 
 def _give_name(editor: Editor, source: Value, out: Value) -> bool:
-    """Give a value the name of a graph output, and return whether that is possible."""
     producer = source.producer
     if source.scope is not out.scope or producer is None or editor.is_output(source) or editor.is_taken(producer):
         return False

@@ -395,7 +395,6 @@ def _make_weight(editor: Editor, chain: _Chain) -> NodeInput:
 
 
 def _make_bias(editor: Editor, chain: _Chain) -> NodeInput:
-    """Return the bias of the new node, None where it needs none."""
     linear, node = chain.linear, chain.linear.node
     old = node.input(linear.bias) if linear.bias is not None else None
     if old is not None and not (chain.after.scales or chain.after.shifts or chain.before.shifts):

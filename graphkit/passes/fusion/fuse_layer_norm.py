@@ -142,7 +142,6 @@ def _count_mean_axes(editor: Editor, mean: Node, rank: int) -> int | None:
 
 
 def _with_scale(editor: Editor, norm: _Norm) -> _Norm:
-    """Add the Cast, the scale and the bias that follow to a normalization."""
     cast, maker = editor.only_reader(norm.out), norm.data.producer
     if norm.dtype == TensorProto.FLOAT and cast is not None and cast.is_op("Cast") and maker and maker.is_op("Cast"):
         source = maker.input(0)

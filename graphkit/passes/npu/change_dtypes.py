@@ -396,7 +396,6 @@ class CastInt64Away(Rewrite):
 
 
 def _merge_casts(editor: Editor, node: Node) -> None:
-    """Let a Cast of a Cast read the input of the first one."""
     value = node.operand(0)
     source = value.producer.input(0) if value.producer is not None and value.producer.is_op("Cast") else None
     if source is None or editor.shapes[value].dtype != INT64:
