@@ -231,6 +231,4 @@ def _plain_json(value: object) -> Any:
         return dict(value)
     if isinstance(value, (list, tuple)):
         return [_plain_json(item) for item in value]
-    if isinstance(value, dict):
-        return {str(key): _plain_json(item) for key, item in value.items()}
-    return value
+    return {str(key): _plain_json(item) for key, item in value.items()} if isinstance(value, dict) else value

@@ -308,8 +308,9 @@ class InputGenerator:
             return np.broadcast_to(positions if bound is None else np.minimum(positions, bound - 1), shape)
         if name in SEARCH:
             return np.full(shape, SEARCH[name])
-        if not shape:
-            return rng.integers(0, min(bound or 4, 4), shape)
+        if not shape:  # how many slots are in use, of those that there are
+            slots = past if past and self.model.roles.has_slots else 4
+            return rng.integers(0, min(bound or 4, slots, 4), shape)
         if bound is None and role == "token types":
             return np.zeros(shape, np.int64)
         if role in ("tokens", "encoder tokens"):

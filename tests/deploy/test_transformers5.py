@@ -30,9 +30,10 @@ from graphkit.passes.state.join_encoder import chain_models
 from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.rewrite.new_interface import with_names, with_symbols
 from graphkit.shapes import const, symbol
-from graphkit.shapes.constraints.legal_sizes import symbol_roles
+from graphkit.shapes.constraints.legal_sizes import Sizes, symbol_roles
 from graphkit.shapes.input_dims import input_dims
 from graphkit.verify.bundle_verifier import verify_bundle
+from graphkit.verify.input_generator import InputGenerator
 
 slow = pytest.mark.slow
 END = 2
@@ -129,6 +130,11 @@ def test_a_step_of_a_static_cache_is_explained_and_folded_whole(tmp_path: Path) 
     assert [finding.kind for finding in graphkit.hazards(step).found()] == ["dims-apart"]
     roles = {"s17": "batch", "s53": "past", "attention_mask.3": "past", "2": "other", "8": "other"}
     assert symbol_roles(graphkit.load(step)) == roles
+    maker = InputGenerator(graphkit.load(step))
+    shapes = maker.shapes(Sizes(past=2))
+    drawn = [maker.arrays(shapes, past=2, seed=seed) for seed in range(9)]
+    in_use = {int(each[name]) for each in drawn for name in each if name.endswith("cumulative_length")}
+    assert in_use == {0, 1}
     report = graphkit.fold_file(step, tmp_path / "folded.onnx")
     assert report.proof is not None
     assert report.proof.findings() == ()
