@@ -308,14 +308,10 @@ ORIGINS: tuple[Origin, ...] = ("held", "product", "sum")
 
 
 class RealArray(Struct, frozen=True, eq=False):
-    """The elements of a constant in float64.
-
-    Attributes:
-        origin: Whether a model holds them, or which kind of arithmetic computed them.
-    """
+    """The elements of a constant in float64."""
 
     elements: np.ndarray
-    origin: Origin = "held"
+    origin: Origin = "held"  # whether a model holds them, or which kind of arithmetic computed them
 
     def times(self, other: RealArray | np.ndarray | float) -> RealArray:
         """Return the product, element by element."""

@@ -122,15 +122,11 @@ Monomial = tuple[Atom, ...]  # sorted by key, an atom repeated for its power; ()
 
 
 class Expr:
-    """An integer expression. Immutable; `==` is equality of normal forms, with an int too.
-
-    Attributes:
-        terms: (monomial, coefficient) pairs, the highest degree first.
-    """
+    """An integer expression. Immutable; `==` is equality of normal forms, with an int too."""
 
     __slots__ = ("__dict__", "_hash", "terms")
 
-    terms: tuple[tuple[Monomial, int], ...]
+    terms: tuple[tuple[Monomial, int], ...]  # (monomial, coefficient) pairs, the highest degree first
 
     def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
         self.terms = terms
