@@ -134,8 +134,8 @@ def _fixed_dims(value: Value, shapes: Shapes, file: str) -> tuple[tuple[int, ...
     dims = shapes[value].dims
     sizes = [dim.constant for dim in dims or ()]
     if dims is None or None in sizes:
-        hint = "its size follows from what is computed: end the model before that, with graphkit extract"
-        raise UsageError(f"{file}: '{value.name}' has no fixed shape: {shapes[value]} - {hint}")
+        what = f"'{value.name}' has no fixed shape: {shapes.reason(value) or shapes[value]}"
+        raise UsageError(f"{file}: {what} - end the model before it, with graphkit extract")
     return tuple(size for size in sizes if size is not None), dtype_name(shapes[value].dtype)
 
 

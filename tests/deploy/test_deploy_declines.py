@@ -158,9 +158,13 @@ def test_all_missing_dims_are_asked_for_in_a_line_to_copy(tmp_path: Path) -> Non
     )
 
 
-def test_an_output_without_a_fixed_shape_is_named_with_its_file(tmp_path: Path) -> None:
-    model = text("(float[4] x) => (int64[1, n] y) { y = NonZero (x) }")
-    with pytest.raises(UsageError, match=r"^model.onnx: 'y' has no fixed shape: .* with graphkit extract$"):
+@pytest.mark.parametrize(("call", "why"), [
+    ("NonZero (x)", "it is how many elements of 'x' are not zero"),
+    ("custom.Count (x)", "there is no rule for custom.Count"),
+])  # fmt: skip
+def test_an_output_without_a_fixed_shape_is_named_with_its_file(call: str, why: str, tmp_path: Path) -> None:
+    model = text(f"(float[4] x) => (int64[1, n] y) {{ y = {call} }}")
+    with pytest.raises(UsageError, match=rf"^model.onnx: 'y' has no fixed shape: .*{why}.* with graphkit extract$"):
         lower_folder(saved(model, tmp_path / "model"), tmp_path / "out", LOWER)
 
 
