@@ -85,6 +85,10 @@ def _is_scaled_and_known(lint: Lint, node: Node) -> bool:
     return _is_made_by(node, ("Mul",)) and fact is not None and fact.verdict == "allowed"
 
 
+def _has_axes_to_merge(lint: Lint, node: Node) -> bool:
+    return (lint.shapes[node.input(0)].rank or 0) > 2
+
+
 def _guards_softmax(_: Lint, node: Node) -> bool:
     return _is_made_by(node, ("Softmax",))
 
@@ -128,6 +132,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("operator", "SequenceAt", "sequence-to-split", lambda lint, node: node.input(0) in lint.parts),
     Remedy("operator", "SplitToSequence", "sequence-to-split", lambda lint, node: node.outputs[0] in lint.parts),
     Remedy("operator", "Pow", "pow-to-mul", _second_is_static),
+    Remedy("operator", "ReduceMean", "merge-mean-axes", _has_axes_to_merge),
     Remedy("operator", "Reciprocal", "reciprocal-to-div"),
     Remedy("operator", "Slice", "slice-steps-to-reshape", lambda _, node: node.input(4) is not None),
     Remedy("operator", "Sqrt", "reciprocal-to-div", lambda _, node: _is_read_by(node, "Reciprocal")),

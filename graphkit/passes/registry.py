@@ -51,7 +51,7 @@ from graphkit.passes.npu.host_inputs import (
     InsertAttentionMask,
     PoolRowByOneHot,
 )
-from graphkit.passes.npu.reduce_rank import MoveUnitAxesFirst, ReduceInterfaceRank, ReduceRank
+from graphkit.passes.npu.reduce_rank import MergeMeanAxes, MoveUnitAxesFirst, ReduceInterfaceRank, ReduceRank
 from graphkit.passes.opset.convert_opset import ConvertOpset
 from graphkit.passes.shapes.declare_shapes import DeclareShapes, FreezeDims, InferOutputShapes, SetDims
 from graphkit.passes.shapes.rematerialize_shapes import RematerializeShapes
@@ -135,6 +135,7 @@ PASSES: tuple[type[Pass], ...] = (
     ReciprocalToDiv,
     SliceStepsToReshape,
     LayerNormToPrimitives,
+    MergeMeanAxes,
     DivideBeforeErf,
     GeluToTanh,
     UpdateCacheInPlace,

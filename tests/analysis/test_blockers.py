@@ -18,6 +18,7 @@ from graphkit.model import Model
 from graphkit.passes import PASSES
 from graphkit.passes.npu.change_dtypes import FUSED
 from graphkit.passes.npu.decompose_operators import ReciprocalToDiv
+from graphkit.passes.npu.reduce_rank import MergeMeanAxes
 from graphkit.shapes import DimSpec
 from graphkit.targets import Target, load_target
 
@@ -754,3 +755,12 @@ def test_an_erf_of_a_product_becomes_one_of_a_quotient_where_that_is_taken(
     text = "g (float[4, 8] x) => (float[4, 8] y) <float c = {0.70710678}> { a = Mul (x, c) y = Erf (a) }"
     found = blockers(model_of(text, 17), target)
     assert [(one.op, one.pass_name) for one in found.blockers] == [("Erf", remedy)]
+
+
+def test_vela_takes_the_mean_of_an_images_channels_once_it_is_one_of_rows() -> None:
+    text = "g (float[1, 8, 6, 16] x) => (float[1, 8, 6, 1] y) { y = ReduceMean <axes = [-1], keepdims = 1> (x) }"
+    model = model_of(text, 17)
+    assert [(one.op, one.pass_name) for one in blockers(model, "ethos-u65").blockers] == [
+        ("ReduceMean", "merge-mean-axes")
+    ]
+    assert blockers(MergeMeanAxes().run(model).model, "ethos-u65").blockers == ()

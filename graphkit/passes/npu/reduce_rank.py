@@ -312,6 +312,37 @@ class ReduceRank(Rewrite):
         return made[-1].outputs[0]
 
 
+@dataclass(frozen=True)
+class MergeMeanAxes(ReduceRank):
+    """Write a mean of more than two axes as one of rows, for targets that take no height beside a width.
+
+    Vela 5.2.0 takes the mean of the channels of an image only where its height or width is 1. Legality: that of
+    `reduce-rank`, and the axes of the mean are the last ones.
+
+    Before:
+
+        agraph (float[1, 4, 6, 8] x) => (float[1, 4, 6, 1] y) {
+            y = ReduceMean <axes = [-1], keepdims = 1> (x)
+        }
+
+    After:
+
+        agraph (float[1, 4, 6, 8] x) => (float[1, 4, 6, 1] y)
+        <int64[2] y_dims_shape = {24, 8}, int64[4] y_shape = {1, 4, 6, 1}> {
+            y_dims = Reshape (x, y_dims_shape)
+            y_low = ReduceMean <axes = [1], keepdims = 1> (y_dims)
+            y = Reshape (y_low, y_shape)
+        }
+    """
+
+    rank: int = 2
+
+    def edit(self, editor: Editor) -> None:
+        for node in editor.nodes("ReduceMean"):
+            if (editor.shapes[node.operand(0)].rank or 0) > self.rank:
+                self._reduce(editor, node)
+
+
 def _place_axes(node: Node, layout: Layout, axes: Axes) -> tuple[dict[str, Any], Mapping[int, Sequence[int]]]:
     attributes, rank = attributes_of(node), len(layout.kinds)
     if "keepdims" in attributes or ALIKE in layout.kinds:

@@ -4,7 +4,7 @@ import pytest
 from rewriting import check, lines, model_of, reasons
 
 from graphkit.model import Model
-from graphkit.passes.npu.reduce_rank import ReduceRank
+from graphkit.passes.npu.reduce_rank import MergeMeanAxes, ReduceRank
 from graphkit.passes.registry import NPU_PASSES
 from graphkit.rewrite.base import Outcome
 from graphkit.rewrite.fixpoint import run_to_fixpoint
@@ -164,3 +164,17 @@ def test_what_another_node_needs_high_is_declined_there_only() -> None:
     model = around("c = Relu (a) b = Trilu (c)", "2, 3, 2, 4, 6", "6, 48")
     outcome = check(PASS, model)
     assert sum("Trilu" in text for text in reasons(outcome)) >= 1
+
+
+def test_a_mean_of_the_channels_of_an_image_is_one_of_rows() -> None:
+    model = graph("m = ReduceMean <axes = [-1], keepdims = 1> (x) y = Sub (x, m)", "float[1, 6, 8, 4]")
+    outcome = check(MergeMeanAxes(), model)
+    assert highest(outcome.model) == 4
+    assert lines(outcome.model)[1] == "m_low = ReduceMean <axes: ints = [1], keepdims: int = 1> (m_dims)"
+    assert MergeMeanAxes().run(outcome.model).model is outcome.model
+
+
+def test_a_mean_of_rows_or_of_an_axis_in_between_stays() -> None:
+    for axis, data in ((-1, "float[6, 4]"), (1, "float[2, 6, 4, 3]")):
+        model = graph(f"y = ReduceMean <axes = [{axis}], keepdims = 1> (x)", data)
+        assert MergeMeanAxes().run(model).model is model
