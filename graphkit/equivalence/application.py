@@ -48,24 +48,17 @@ class Tools(Struct, frozen=True):
 
 
 class Application(Struct, frozen=True, eq=False):
-    """One output of a node, with terms as its inputs.
-
-    Attributes:
-        attributes: The canonical ones, defaults left out.
-        dims: Of the output; None if some are not known.
-        has_sign: Whether the sign of zeros in the output matters.
-        is_real: Whether it is read in exact arithmetic, where that sign never matters.
-    """
+    """One output of a node, with terms as its inputs."""
 
     node: Node
-    attributes: Key
+    attributes: Key  # the canonical ones, defaults left out
     args: Sequence[Term | None]
     index: int
     dtype: int
-    dims: Dims | None
+    dims: Dims | None  # of the output; None if some are not known
     tools: Tools
-    has_sign: bool = True
-    is_real: bool = False
+    has_sign: bool = True  # whether the sign of zeros in the output matters
+    is_real: bool = False  # whether it is read in exact arithmetic, where that sign never matters
 
     @property
     def shape(self) -> Dims:
@@ -216,17 +209,12 @@ Context = tuple[tuple[Term, str], ...]  # the conditions under which a node runs
 
 
 class Run(Struct, frozen=True, eq=False):
-    """A node that runs under conditions.
-
-    Attributes:
-        raw: Its term before any axiom.
-        normal: Its term in normal form.
-    """
+    """A node that runs under conditions."""
 
     context: Context
-    raw: Term
+    raw: Term  # its term before any axiom
     application: Application
-    normal: Term
+    normal: Term  # its term in normal form
 
     @property
     def core(self) -> Term:

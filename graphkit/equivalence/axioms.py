@@ -26,14 +26,10 @@ from graphkit.symbolic.expr import Call, Symbol
 
 
 class Axiom(Struct, frozen=True):
-    """An equality that holds wherever its function returns a term: the docstring of that says it.
-
-    Attributes:
-        operators: The nodes that it is about; None for all.
-    """
+    """An equality that holds wherever its function returns a term: the docstring of that says it."""
 
     name: str
-    operators: frozenset[str] | None
+    operators: frozenset[str] | None  # the nodes that it is about; None for all
     function: Callable[[Application], Result]
 
     @classmethod

@@ -21,26 +21,16 @@ MAX_SHOWN = 3  # outputs of which the report says why nothing is shown
 
 
 class EquivalenceSummary(Struct, frozen=True):
-    """The outputs that normal forms show to be equal at every legal size and for every input.
+    """The outputs that normal forms show to be equal at every legal size and for every input."""
 
-    Attributes:
-        proven: How exactly each of them is equal, by name.
-        unproven: Why nothing is shown of the others, by name.
-        axioms: How often each equality was used.
-        conditions: The sizes that this is about, such as `batch >= 1`.
-        limits: Those of the conditions that do not hold everywhere, such as `batch <= 16,777,216`.
-        compared: Of how many kinds of nodes onnxruntime confirmed what the shape engine says of them.
-        shared_dims: Which dims of the inputs it takes for one size, such as `one batch`.
-        constants: Those that were compared with their exact values, where an output is proven in exact arithmetic.
-    """
-
-    proven: Mapping[str, str] = field(default_factory=dict)
-    unproven: Mapping[str, str] = field(default_factory=dict)
-    axioms: Mapping[str, int] = field(default_factory=dict)
-    conditions: tuple[str, ...] = ()
-    limits: tuple[str, ...] = ()
-    compared: int = 0
-    shared_dims: tuple[str, ...] = ()
+    proven: Mapping[str, str] = field(default_factory=dict)  # how exactly each of them is equal, by name
+    unproven: Mapping[str, str] = field(default_factory=dict)  # why nothing is shown of the others, by name
+    axioms: Mapping[str, int] = field(default_factory=dict)  # how often each equality was used
+    conditions: tuple[str, ...] = ()  # the sizes that this is about, such as `batch >= 1`
+    limits: tuple[str, ...] = ()  # those of the conditions that do not hold everywhere, such as `batch <= 16,777,216`
+    compared: int = 0  # of how many kinds of nodes onnxruntime confirmed what the shape engine says of them
+    shared_dims: tuple[str, ...] = ()  # which dims of the inputs it takes for one size, such as `one batch`
+    # those that were compared with their exact values, where an output is proven in exact arithmetic
     constants: ComparedConstants = field(default_factory=ComparedConstants)
 
     @property

@@ -24,14 +24,10 @@ ExprPair = tuple[Expr, Expr]  # of the original and of the rewritten model
 
 
 class ComparedConstants(Struct, frozen=True):
-    """The computed constants that a proof compared with their exact values.
-
-    Attributes:
-        largest: The largest difference, relative to the magnitude of the constant.
-    """
+    """The computed constants that a proof compared with their exact values."""
 
     count: int = 0
-    largest: float = 0.0
+    largest: float = 0.0  # the largest difference, relative to the magnitude of the constant
 
     def __add__(self, other: ComparedConstants) -> ComparedConstants:
         return ComparedConstants(self.count + other.count, max(self.largest, other.largest))
@@ -43,18 +39,13 @@ class ComparedConstants(Struct, frozen=True):
 
 
 class OutputProof(Struct, frozen=True):
-    """The result for one output.
-
-    Attributes:
-        exactness: How exactly it is equal, "" where that is unknown.
-        reason: Why it is unknown, "" where it is proven.
-        differing: Dims and integers of the first terms that differ, where these are other expressions.
-    """
+    """The result for one output."""
 
     name: str
     verdict: Literal["proven", "unknown"]
-    exactness: Exactness | Literal[""] = ""
-    reason: str = ""
+    exactness: Exactness | Literal[""] = ""  # how exactly it is equal, "" where that is unknown
+    reason: str = ""  # why it is unknown, "" where it is proven
+    # dims and integers of the first terms that differ, where these are other expressions
     differing: tuple[ExprPair, ...] = ()
 
     def __str__(self) -> str:
@@ -62,13 +53,9 @@ class OutputProof(Struct, frozen=True):
 
 
 class SizeLimit(Struct, frozen=True):
-    """A number that must be at most another one, as what is known holds only up to that.
+    """A number that must be at most another one, as what is known holds only up to that."""
 
-    Attributes:
-        expr: An expression without a constant term, whose factors share no divisor.
-    """
-
-    expr: Expr
+    expr: Expr  # an expression without a constant term, whose factors share no divisor
     most: int
 
     @classmethod

@@ -32,32 +32,23 @@ SECONDS = 60.0  # for all stages
 
 
 class Stage(Struct, frozen=True, eq=False):
-    """A model before and after a stage.
+    """A model before and after a stage."""
 
-    Attributes:
-        model: What is lowered, such as `encoder` or `step`.
-        name: What the stage does, in a few words.
-        stands_for: Which value of the model before it each new input is.
-        zeros: New inputs that are 0 wherever the model before it runs, with their ranks: masks of all that counts.
-        values: Inputs that are constants now: positions that count from 0, or the flag of a merged decoder.
-        is_narrower: Whether the model after it may take fewer sizes, as it fixes some, or names dims of its own.
-        is_part: Whether only some of the outputs are left.
-        is_masking: Whether masks become others, so that what reads them is left to the runs.
-        tested: Why no normal forms are compared, "" where they are.
-        sizes: The sizes of the lowered model, by symbol: what is not proven at every size is looked at again at these.
-    """
-
-    model: str
-    name: str
+    model: str  # what is lowered, such as `encoder` or `step`
+    name: str  # what the stage does, in a few words
     before: Model
     after: Model
-    stands_for: Mapping[str, str] = field(default_factory=dict)
+    stands_for: Mapping[str, str] = field(default_factory=dict)  # which value of the model before it each new input is
+    # new inputs that are 0 wherever the model before it runs, with their ranks: masks of all that counts
     zeros: Sequence[str] = ()
+    # inputs that are constants now: positions that count from 0, or the flag of a merged decoder
     values: Mapping[str, np.ndarray] = field(default_factory=dict)
+    # whether the model after it may take fewer sizes, as it fixes some, or names dims of its own
     is_narrower: bool = False
-    is_part: bool = False
-    is_masking: bool = False
-    tested: str = ""
+    is_part: bool = False  # whether only some of the outputs are left
+    is_masking: bool = False  # whether masks become others, so that what reads them is left to the runs
+    tested: str = ""  # why no normal forms are compared, "" where they are
+    # the sizes of the lowered model, by symbol: what is not proven at every size is looked at again at these
     sizes: Mapping[str, int] = field(default_factory=dict)
 
 

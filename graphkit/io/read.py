@@ -41,13 +41,10 @@ PAGES = (b"<!doctype html", b"<html")
 
 
 class Source(Struct, frozen=True):
-    """A model as read from a file or from memory.
-
-    Attributes:
-        path: The file, or None for a model that came from memory; of a file on a server the path that names it.
-    """
+    """A model as read from a file or from memory."""
 
     proto: onnx.ModelProto  # the model; large tensors are external-data references
+    # the file, or None for a model that came from memory; of a file on a server the path that names it
     path: Path | None
     size: int  # bytes of the file, or of the serialized model
     references: Mapping[int, Reference]  # the payloads that were left in the file, by offset
