@@ -1056,6 +1056,10 @@ TURNED = """<ir_version: 8, opset_import: ["" : 17]>
 
 @pytest.mark.parametrize(("target", "rank", "nodes"), [("webgpu", 6, 4), ("qnn-htp", 4, 6), ("generic-npu", 4, 6)])
 def test_axes_that_a_target_takes_stay(target: str, rank: int, nodes: int, tmp_path: Path) -> None:
-    """A Transpose of six axes that cannot merge is two of four: more nodes than a target that takes six needs."""
+    """A Transpose of six axes that cannot merge is two of four: more nodes than a target that takes six needs.
+
+    RKNN-Toolkit2 leaves one of the Reshapes around them on the CPU, whose planes have fewer than 8 elements.
+    """
     (file,) = lowered(parser.parse_model(TURNED), tmp_path, LowerOptions(target=target, verify=False)).files
-    assert (file.rank, file.nodes, file.blockers.blockers) == (rank, nodes, ())
+    refused = ["Reshape"] if target == "generic-npu" else []
+    assert (file.rank, file.nodes, [each.op for each in file.blockers.blockers]) == (rank, nodes, refused)
