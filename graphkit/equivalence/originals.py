@@ -8,22 +8,15 @@ from graphkit.model import Model
 
 
 class Originals(Struct, frozen=True, eq=False):
-    """The models that were lowered or bundled.
-
-    Attributes:
-        encoder: Or None.
-        first: The decoder of the first step; for a decoder-only model the same as `step`; None without a decoder.
-        step: The decoder of later steps, or None.
-        head: What gives the logits from the output of `first`, where that is a model of its own.
-        parts: Models that a caller runs beside, such as the encoder of pictures and the table of embeddings.
-        is_changed: Whether they are no longer what their files say.
-    """
+    """The models that were lowered or bundled."""
 
     encoder: Model | None = None
+    # the decoder of the first step; for a decoder-only model the same as `step`; None without a decoder
     first: Model | None = None
-    step: Model | None = None
-    is_changed: bool = False
-    head: Model | None = None
+    step: Model | None = None  # the decoder of later steps, or None
+    is_changed: bool = False  # whether they are no longer what their files say
+    head: Model | None = None  # what gives the logits from the output of `first`, where that is a model of its own
+    # models that a caller runs beside, such as the encoder of pictures and the table of embeddings
     parts: tuple[Model, ...] = ()
 
     @property

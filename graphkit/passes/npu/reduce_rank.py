@@ -319,6 +319,9 @@ class MergeMeanAxes(ReduceRank):
     Vela 5.2.0 takes the mean of the channels of an image only where its height or width is 1. Legality: that of
     `reduce-rank`, and the axes of the mean are the last ones.
 
+    Attributes:
+        rank: The highest rank of a mean that is left.
+
     Before:
 
         agraph (float[1, 4, 6, 8] x) => (float[1, 4, 6, 1] y) {
