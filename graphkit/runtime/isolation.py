@@ -308,14 +308,13 @@ def _cancel() -> object:
 
 
 class Process:
-    """A process, started again where a model ended it, and a second one for what is asked beside other work."""
+    """A process, started again where a model ended it."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.generation = 0
         self.dropped: list[int] = []
         self._worker: Worker | None = _SPARE.take()
-        self._second: Process | None = None
         self._last: _Later | None = None
         self._is_over = False
 
@@ -324,12 +323,6 @@ class Process:
         """The process as it is now."""
         self._worker = self._worker or _SPARE.take()
         return self._worker
-
-    @property
-    def second(self) -> Process:
-        """The second process, which ends with this one's use."""
-        self._second = self._second or Process(self.limits)
-        return self._second
 
     def begin(self, function: Callable[[], T], *, is_optional: bool = False) -> Callable[[], T]:
         """Let a function that asks this process run beside other work; return one that waits for what it gives.
@@ -341,8 +334,8 @@ class Process:
         return later.result
 
     def cancel(self) -> None:
-        """Let the second process not be asked what is optional, and it was not asked yet."""
-        later = None if self._second is None else self._second._last
+        """Leave out what is optional of what was begun, and was not asked yet."""
+        later = self._last
         while later is not None:
             later.function, later = _cancel if later.is_optional else later.function, later.before
 
@@ -374,15 +367,8 @@ class Process:
             self._worker.close()
             self._worker = None
 
-    def release_second(self) -> None:
-        """Free what the second process holds, and leave it to whoever needs one next."""
-        if self._second is not None:
-            self._second.release()
-            self._second = None
-
     def release(self) -> None:
         """Free the memory of the models, and leave the process to whoever needs one next."""
-        self.release_second()
         if self._last is not None and self._last.is_alive():  # nobody waits for it any more
             self._is_over = True
             self.close()
@@ -403,7 +389,7 @@ class Process:
 class _Spare:
     """A place for so many processes that nobody uses."""
 
-    def __init__(self, most: int = 2) -> None:
+    def __init__(self, most: int = 1) -> None:
         self._lock = threading.RLock()  # collecting garbage may put one while another is taken
         self._most = most
         self._kept: dict[Worker, object] = {}  # with what cancels their end
@@ -438,9 +424,8 @@ _SPARE = _Spare()
 
 
 def start_ahead() -> None:
-    """Start the processes of a proof, which are soon needed: they get ready beside other work."""
-    for worker in [_SPARE.take(), _SPARE.take()]:
-        _SPARE.put(worker)
+    """Start a process that is soon needed: it gets ready beside other work."""
+    _SPARE.put(_SPARE.take())
 
 
 _CURRENT: ContextVar[Process | None] = ContextVar("isolation", default=None)

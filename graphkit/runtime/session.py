@@ -435,7 +435,7 @@ class IsolatedSession:
     """A model, loaded by onnxruntime in a process of its own: `Session`'s public face and arguments.
 
     A model file is read once more, to know its files, unless `known` is the model that was read from it. Beside other
-    work it is loaded by a second process, until `wait` is called.
+    work it is loaded until `wait` is called.
 
     Attributes:
         took: Seconds that onnxruntime took for the last run.
@@ -470,7 +470,7 @@ class IsolatedSession:
         self._last: tuple[DiedError, Mapping[str, np.ndarray]] | None = None
         self.took = 0.0
         current = current_process()
-        self._process = Process(DEFAULT_LIMITS) if current is None else current.second if beside else current
+        self._process = Process(DEFAULT_LIMITS) if current is None else current
         end = self._process.release if current is None else partial(self._process.dropped.append, self._number)
         self.close = weakref.finalize(self, end)
         self.close.atexit = False  # the process is ended then anyway
@@ -557,7 +557,13 @@ class IsolatedSession:
             request["path"] = str(Path(self._source).absolute())  # the process may have been started in another folder
         request["options"] = {**self._options, "folder": None if folder is None else str(folder.absolute())}
         request["allowed"] = COPIES * size
-        return partial(self._ask_worker, request, **values)
+
+        def ask() -> Message:
+            answer = self._ask_worker(request, **values)
+            self._generation = self._process.generation
+            return answer
+
+        return ask
 
     def wait(self) -> None:
         """Wait until it is loaded. Raises ModelError where onnxruntime does not load it, or ends with it."""
@@ -567,8 +573,7 @@ class IsolatedSession:
             raise load_error(error.why, self.label, LIMITED) from error
         if "error" in answer:
             raise load_error(answer["error"], self.label, *([LIMITED] if answer["memory"] else []))
-        self._generation, self.placed = self._process.generation, answer["placed"]
-        self.inputs, self.outputs = answer["inputs"], answer["outputs"]
+        self.placed, self.inputs, self.outputs = answer["placed"], answer["inputs"], answer["outputs"]
 
     def _ask_worker(self, request: Message, **values: object) -> Message:
         limits = self._process.limits
@@ -654,7 +659,7 @@ def place_model(model: Model, provider: Provider, dims: Mapping[str, int]) -> Me
     return answer
 
 
-AT_ONCE = 128
+AT_ONCE = 64
 # Arrays, or zeros by their dtype and dims; None to run nothing, and tell the dims that onnxruntime infers, -1 for any.
 Feed = Mapping[str, np.ndarray | tuple[str, Sequence[int]]] | None
 SmallModel = tuple[bytes, Sequence[Feed]]
@@ -664,14 +669,13 @@ Found = list[list[np.ndarray] | str]  # the outputs for each feed, or why it doe
 def run_small_models(models: Iterable[SmallModel]) -> Iterator[Found | str]:
     """Load serialized models without optimizations, and run each on its feeds, from now on, beside other work.
 
-    They run in the second process of the `shared_isolation` around the caller.
+    They run in the process of the `shared_isolation` around the caller.
 
     Yields:
         The outputs of each for each feed, or why it does not run; one text where it does not load, or ends the process.
     """
-    current = current_process()
-    assert current is not None
-    process, rest, begun = current.second, iter(models), list[Callable[[], list[Found | str]]]()
+    process, rest, begun = current_process(), iter(models), list[Callable[[], list[Found | str]]]()
+    assert process is not None
     while listed := [*itertools.islice(rest, AT_ONCE)]:
         begun.append(process.begin(partial(_run_models, process, listed), is_optional=True))
     return chain.from_iterable(map(_wait_for, begun))

@@ -38,7 +38,6 @@ from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteProofOptions
 from graphkit.progress import Progress, portion_of, with_share
 from graphkit.rewrite.new_interface import with_exposed, with_names
-from graphkit.runtime.isolation import current_process
 from graphkit.runtime.session import RunError, Runner, as_provider, check_files, is_timeout
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations, infer
 from graphkit.shapes.constraints.dim_equalities import RANK_OF, fed_inputs, fixed_by, solve_dims
@@ -270,7 +269,7 @@ class RewriteVerifier:
                 forms = forms.without_rounding()
             elif proof.passed and _proven_at(forms, proof) is forms:
                 return replace(proof, equivalence=shown)
-        self._end_beside()
+        self.begun.clear()
         proof = self._test_runs(self.options.runs, differing=forms.differing)
         return replace(proof, equivalence=EquivalenceSummary.of(_proven_at(forms, proof))) if proof.passed else proof
 
@@ -284,8 +283,7 @@ class RewriteVerifier:
             return replace(self.blank, failures=(error.problem,), is_unrun=is_timeout(error))
         self._tell_step(0.85, "running it once")
         record = run_original(session, feeder, 1, has_edges=False)
-        del session
-        self._end_beside()
+        del session  # so that the two are not in memory at once
         # no length is too short for a caller, and normal forms begin at 1
         is_large = sum(source_of(path).size for path in before.files) > LARGE
         agrees, refused = (True, {}) if is_large else self._beside_original(record)
@@ -304,12 +302,6 @@ class RewriteVerifier:
         names = record.runs[0].expected if record.runs else ()
         empty = [name for name in names if not any(element_counts(run.expected[name])[1] for run in record.runs)]
         return with_empty_outputs(_with_interface(proof, changes), empty, self.empty_outputs)
-
-    def _end_beside(self) -> None:
-        """Free the rewritten model that was loaded ahead, so that the two are not in memory at once."""
-        self.begun.clear()
-        if (process := current_process()) is not None:
-            process.release_second()
 
     def _begun_proof(self, record: RunRecord, *, is_exact: bool) -> RewriteProof:
         feeder = self.two.feeder
