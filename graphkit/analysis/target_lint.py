@@ -11,7 +11,7 @@ from math import isfinite
 from string import ascii_letters
 from typing import Any, Literal, NamedTuple, get_args
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from onnx import AttributeProto, TensorProto
 
 from graphkit.dtypes import dtype_name
@@ -338,8 +338,11 @@ def rule_node(node: Node, target: Target, observe: Callable[[], Observation]) ->
         return Ruling(verdict, f"not known for {names}" if verdict == "unknown" else names)
     if target.tflite is not None and node.operator not in target.operators:
         return _by_tflite(node.operator, target.tflite, observe)
-    fact = target.operators[node.operator]
-    return Ruling("unknown", UNSAID) if fact is None else _by_fact(fact, observe)
+    if (fact := target.operators[node.operator]) is None:
+        return Ruling("unknown", UNSAID)
+    if target.needs_static_shapes:  # dims that are no numbers yet are an obstacle of their own
+        return _by_fact(fact, lambda: structs.replace(observe(), is_dynamic=False))
+    return _by_fact(fact, observe)
 
 
 def _by_fact(fact: Fact, observe: Callable[[], Observation]) -> Ruling:
