@@ -315,6 +315,7 @@ class Process:
         self.generation = 0
         self.dropped: list[int] = []
         self._worker: Worker | None = _SPARE.take()
+        self._asking = threading.Lock()
         self._last: _Later | None = None
         self._is_over = False
 
@@ -347,12 +348,13 @@ class Process:
         """
         if self._is_over:
             _cancel()
-        try:
-            drop, self.dropped[:] = list(self.dropped), []
-            return self.worker.ask({**request, "drop": drop}, seconds, **values)
-        except BaseException:  # also when interrupted
-            self.close()
-            raise
+        with self._asking:  # until it is ended, where it fails
+            try:
+                drop, self.dropped[:] = list(self.dropped), []
+                return self.worker.ask({**request, "drop": drop}, seconds, **values)
+            except BaseException:  # also when interrupted
+                self.close()
+                raise
 
     def forget(self) -> None:
         """Free the memory of the sessions that are closed."""

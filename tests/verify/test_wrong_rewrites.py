@@ -125,9 +125,9 @@ def test_one_model_is_in_memory_at_a_time_and_one_that_refuses_0_needs_the_origi
     ends: list[weakref.finalize[..., IsolatedSession]] = []
     open_session = TwoModels._session
 
-    def recorded(self: TwoModels, index: int, *, optimize: bool) -> IsolatedSession:
+    def recorded(self: TwoModels, index: int, *, optimize: bool, beside: bool = False) -> IsolatedSession:
         assert not any(end.alive for end in ends)
-        session = open_session(self, index, optimize=optimize)
+        session = open_session(self, index, optimize=optimize, beside=beside)
         opened.append((index, optimize))
         ends.append(session.close)
         return session
