@@ -34,7 +34,7 @@ from graphkit.save import Placement
 from graphkit.shapes.constraints.legal_sizes import Sizes
 from graphkit.verify.decoding import Decoder, decode
 from graphkit.verify.input_generator import InputGenerator
-from graphkit.workflows.rewrite_file import FIRST_NAME, PAST_NAME, SplitOptions, split_file
+from graphkit.workflows.split_decoder_file import FIRST_NAME, PAST_NAME, SplitOptions, split_file
 
 PROMPT = Sizes(batch=1, sequence=1, encoder=32)
 STEP = Sizes(batch=1, sequence=1, past=8, encoder=32)

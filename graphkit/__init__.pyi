@@ -87,8 +87,9 @@ from .verify.runs_at_hazards import check_hazards
 from .verify.split_verifier import verify_split
 from .workflows.compare_models import compare_models
 from .workflows.fold_file import FolderFoldReport, FoldReport, fold_file, fold_folder
-from .workflows.rewrite_file import EditReport, RewriteReport, SplitReport, edit_file, rewrite_file, split_file
+from .workflows.rewrite_file import EditReport, RewriteReport, edit_file, rewrite_file
 from .workflows.specialize import Specializer
+from .workflows.split_decoder_file import SplitReport, split_file
 
 __version__: str
 

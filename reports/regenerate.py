@@ -22,7 +22,7 @@ from graphkit.model import Model, load
 from graphkit.render.result import Result
 from graphkit.targets import load_target
 from graphkit.workflows.fold_file import fold_file
-from graphkit.workflows.rewrite_file import SplitReport, split_file
+from graphkit.workflows.split_decoder_file import SplitReport, split_file
 
 FOLDER = Path(__file__).parent
 MODELS = FOLDER.parent / "tests" / "models"

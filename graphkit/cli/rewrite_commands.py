@@ -133,7 +133,7 @@ def split_merged(model: str, output: Path | None, options: Asked[SplitOptions], 
     MODEL is a merged decoder, or example:NAME.
     """
     with start_prover(options.limits, options.verify), progress_on_terminal() as progress:
-        from graphkit.workflows.rewrite_file import split_file
+        from graphkit.workflows.split_decoder_file import split_file
 
         loaded = load_model(model)
         folder = output if output is not None else _model_folder(loaded)

@@ -52,7 +52,8 @@ from graphkit.verify.deployment_proofs import BundleProof, LoweringProof
 from graphkit.verify.layers.comparison import ModelComparison
 from graphkit.verify.rewrite_proof import RewriteProof, SplitProof
 from graphkit.workflows.fold_file import FolderFoldReport, FoldReport
-from graphkit.workflows.rewrite_file import EditReport, RewriteReport, SplitReport
+from graphkit.workflows.rewrite_file import EditReport, RewriteReport
+from graphkit.workflows.split_decoder_file import SplitReport
 
 SECTION_RESULTS: Mapping[str, type[Result]] = {
     "verdict": Verdict,

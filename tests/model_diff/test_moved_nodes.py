@@ -13,7 +13,7 @@ from graphkit.graph.view import all_nodes
 from graphkit.model import load
 from graphkit.model_diff.model_diff import ModelDiff, diff
 from graphkit.options import SplitOptions
-from graphkit.workflows.rewrite_file import split_file
+from graphkit.workflows.split_decoder_file import split_file
 
 IF = """(bool c, float[4] x) => (float[4] y) {
     outer = Relu (x)

@@ -20,8 +20,8 @@ from graphkit.passes.fold_pipeline import fold
 from graphkit.shapes import DimSpec, declarations
 from graphkit.verify.rewrite_verifier import verify_rewrite
 from graphkit.workflows.fold_file import FoldOptions, fold_file
-from graphkit.workflows.rewrite_file import SplitOptions, split_file
 from graphkit.workflows.specialize import Specializer
+from graphkit.workflows.split_decoder_file import SplitOptions, split_file
 
 ModelFile = Callable[[str], Path]
 STEP = """

@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.options import SplitOptions
-from graphkit.workflows.rewrite_file import split_file
+from graphkit.workflows.split_decoder_file import split_file
 
 PARTS = ("decoder_model", "decoder_with_past_model")
 Run = Callable[..., tuple[object, str, str]]

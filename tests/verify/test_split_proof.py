@@ -22,7 +22,7 @@ from graphkit.verify import split_verifier
 from graphkit.verify.comparator import compare_outputs
 from graphkit.verify.input_generator import InputGenerator
 from graphkit.verify.split_verifier import verify_split
-from graphkit.workflows.rewrite_file import split_file
+from graphkit.workflows.split_decoder_file import split_file
 
 ModelFile = Callable[[str], Path]
 
