@@ -114,7 +114,7 @@ def test_what_callers_may_miss_is_in_the_headline(before: str, after: str, gap: 
     ("after", "loads"),
     [
         ("n = Neg (x) y = Reshape (n, keep)", [(1, True), (0, False)]),
-        ("n = Cos (x) y = Reshape (n, keep)", [(0, False), (1, False), (0, False)]),
+        ("n = Cos (x) y = Reshape (n, keep)", [(1, True), (0, False), (1, False), (0, False)]),
     ],
     ids=["proven", "wrong"],
 )
