@@ -44,7 +44,9 @@ class Amount(Struct, frozen=True):
 
     @classmethod
     def of(cls, value: Expr | int) -> Amount:
-        return cls(dict(value.terms) if isinstance(value, Expr) else {(): value} if value else {})
+        if isinstance(value, Expr):
+            return cls(dict(value.terms))
+        return cls({(): value} if value else {})
 
     def times(self, other: Amount) -> Amount:
         """Return the product; TooComplexError if it has too many terms."""

@@ -375,7 +375,14 @@ def _chosen_by(host_input: HostInput, model: Model, setting: Setting) -> By:
     return "position" if by_position else "valid_length"
 
 
-NOT_ADDED = "is as long as the cache, and not added to scores"
+class NotAddedError(UsageError):
+    """A value that is as long as the cache, and not added to scores."""
+
+    hint = "bundle it instead: graphkit bundle"
+
+    def __init__(self, name: str) -> None:
+        self.problem = f"'{name}' is as long as the cache, and not added to scores"
+        super().__init__(f"{self.problem} - {self.hint}")
 
 
 def _make_table(host_input: HostInput, setting: Setting, by: By, arrays: list[np.ndarray]) -> HostTable:
@@ -391,7 +398,7 @@ def _make_table(host_input: HostInput, setting: Setting, by: By, arrays: list[np
         slots = [axis for axis, seen in enumerate(sizes) if len(set(seen)) > 1]
         if slots:
             if not host_input.is_mask or len(slots) > 1:
-                raise UsageError(f"'{host_input.source.value.name}' {NOT_ADDED} - bundle it instead: graphkit bundle")
+                raise NotAddedError(host_input.source.value.name)
             arrays = [_in_slots(array, slots[0], past, setting) for past, array in enumerate(arrays)]
     elif len({array.shape for array in arrays}) > 1:
         raise UsageError(

@@ -13,7 +13,7 @@ from onnx import helper
 from graphkit.analysis.blockers import blockers
 from graphkit.contract import By, Source
 from graphkit.deploy.deploy_sizes import LowerSizes, Setting, setting_of
-from graphkit.deploy.host_tables import NOT_ADDED, HostTable, host_tables, kept_inputs, sound_mask, with_sound
+from graphkit.deploy.host_tables import HostTable, NotAddedError, host_tables, kept_inputs, sound_mask, with_sound
 from graphkit.deploy.lowered_contract import Interface, Lowered
 from graphkit.deploy.lowering_checks import check_ranges, check_texts, is_step
 from graphkit.deploy.source_pooling import pool_by_product
@@ -240,13 +240,12 @@ class _Lowering:
         kept = frozenset[str]() if self.is_decoder else kept_inputs(self.model, self.original, has_text=has_text)
         try:
             outcome, tables = self._host_values(kept)
-        except UsageError as error:
+        except NotAddedError as error:
             left = MaskedFillToAdd(self.sizes.floor).run(self.model).declined
-            if NOT_ADDED not in str(error) or not left:
+            if not left:
                 raise
-            problem, _, hint = str(error).partition(" - ")
             why = f"for {MaskedFillToAdd.name()} leaves {left[0]}"
-            raise UsageError(f"{self.original.name}: {problem}, {why} - {hint}") from error
+            raise UsageError(f"{self.original.name}: {error.problem}, {why} - {error.hint}") from error
         self._adopt_outcome(outcome, ExtractHostValues.name())
         made = {match.name: match.source.value.name for match in outcome.matches}
         self._add_stage("values of the host as inputs", stands_for=made)

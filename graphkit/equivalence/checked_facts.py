@@ -11,7 +11,7 @@ large tensor is made of zeros where the node is run.
 from __future__ import annotations
 
 import random
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
@@ -53,7 +53,8 @@ UNTOUCHED = 1 << 11  # bytes of zeros of which nothing is read, to count for one
 TIMES = 32  # as much as at its least sizes
 ROUNDS = (8, 16, 60)  # sizes that are tried, as long as some are needed
 MAX_KNOWN = 50_000  # claims that are remembered
-DRAWN, ANY = 240, 12  # sizes, and for how many of those to choose from any others stand
+DRAWN = 240  # sizes
+ANY = 12  # how many of the numbers to draw from stand for others, which nobody listed
 SCANNED = 512  # sizes of one dim that are tried to make two expressions equal
 # Sizes at which models change: small ones, odd ones, and those past what a few bits count.
 SMALL = (0, 1, 2, 3, 4, 5, 7, 8, 9, 13, 17, 33)
@@ -99,7 +100,8 @@ class FactComparison:
     def finish(self) -> tuple[int, str]:
         """Return the number of kinds of nodes, and what is wrong with one, or could not be compared, "" for nothing."""
         for _, rounds in self._begun:
-            deque(rounds, maxlen=0)
+            for _ in rounds:
+                pass
         missing = [claim for claims, _ in self._begun for claim in claims]
         if len(_HELD) > MAX_KNOWN:
             _HELD.clear()

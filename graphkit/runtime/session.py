@@ -476,6 +476,7 @@ class IsolatedSession:
         self.close.atexit = False  # the process is ended then anyway
         self.inputs: Sequence[str] = ()
         self.outputs: Sequence[str] = ()
+        # what waits for the answer, once: it refers to this session, which would not be freed with its last user else
         self._asked = [self._process.begin(self._load_request()) if beside else self._load_request()]
         if not beside:
             self.wait()

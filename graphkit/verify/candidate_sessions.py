@@ -152,8 +152,9 @@ class TwoModels(Struct, frozen=True):
 
     def _session(self, index: int, *, optimize: bool, beside: bool = False) -> IsolatedSession:
         source, known, provider = self.sources[index], self.models[index], self.provider if index else CPU
-        options = {"optimize": optimize, "prepack": optimize, "beside": beside}
-        return IsolatedSession(source, known=known, provider=provider, **options)
+        return IsolatedSession(
+            source, optimize=optimize, prepack=optimize, known=known, provider=provider, beside=beside
+        )
 
     def outputs(self, run: Run) -> Sequence[str]:
         """Return the outputs of the original that the rewritten model has to give."""

@@ -293,6 +293,7 @@ def test_sizes_follow_the_seed_and_nothing_else() -> None:
     assert len({*drawn[0]}) > LEAST_SIZES
     assert {1, 2, 3, 4, 5, 6} <= {*drawn[0]}
     assert max(drawn[0]) > 1 << 20
+    assert len({*drawn[0]} - {*checked_facts.NUMBERS}) > LEAST_SIZES  # that nobody listed
 
 
 def test_what_was_confirmed_once_is_not_compared_again(monkeypatch: pytest.MonkeyPatch) -> None:
