@@ -113,6 +113,19 @@ def test_a_fold_by_a_wrong_rule_is_not_proven(name: str, with_faulty_rule: Calla
     assert f"({name}) are" in str(found)
 
 
+def test_a_rule_that_is_wrong_of_what_the_rewrite_alone_has_is_found(
+    with_faulty_rule: Callable[[str, Rule], None],
+) -> None:
+    """Both outputs are equal, whatever is known of a size that is taken from itself."""
+    original = model("g (float[n] x) => (float[n] y) { y = Neg (x) }")
+    body = "s = Size (x) o = Sub (s, s) k = Reshape (o, one) a = Neg (x) y = Reshape (a, k)"
+    rewritten = model(f"g (float[n] x) => (float[n] y) {{ {body} }}", one=[1])
+    right = check_equivalence(original, rewritten)
+    assert right.is_proven, right
+    with_faulty_rule("Size", wrong(RULES["Size"]))
+    assert "(Size) are" in str(check_equivalence(original, rewritten))
+
+
 def test_a_rule_that_is_wrong_of_the_second_of_two_like_nodes_is_found(
     with_faulty_rule: Callable[[str, Rule], None],
 ) -> None:
