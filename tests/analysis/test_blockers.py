@@ -457,6 +457,19 @@ def test_an_unknown_rank_is_unknown_where_shapes_need_not_be_static(tmp_path: Pa
     assert ("relu", "dynamic shape", "dims not known", None) in rows(strict)
 
 
+@pytest.mark.parametrize(("has_static_shapes", "causes"), [(False, ["operator"]), (True, ["dynamic shape"])])
+def test_dims_that_are_no_numbers_yet_are_told_once(has_static_shapes: bool, causes: list[str], tmp_path: Path) -> None:
+    facts = """[[operators.facts]]
+        is = "allowed"
+        names = ["Relu"]
+        source = "manual"
+        where = { static = true }
+        """
+    needs = '[static_shapes]\nvalue = true\nsource = "manual"\n' if has_static_shapes else ""
+    found = blockers(model_of("(float[n] x) => (float[n] y) { [relu] y = Relu (x) }"), own(tmp_path, needs + facts))
+    assert [cause for _, cause, _, _ in rows(found)] == causes
+
+
 BRANCHES = model_of("""(bool go, float[2, 2] x, float[2, 2] w) => (float[2, 2] y, float[2, 2] z) {
     [choose] y = If (go) <
         then_branch = one () => (float[2, 2] a) { [inner] a = MatMul (x, w) },

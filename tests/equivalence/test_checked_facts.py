@@ -271,6 +271,23 @@ def test_a_node_that_cannot_be_compared_proves_nothing_of_integers(monkeypatch: 
     assert "was not compared: it ran at 0 of 8 sizes: it does not load" in str(found)
 
 
+def test_what_the_rewrite_alone_needs_must_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both have the node, and only the rewrite has numbers that rest on it."""
+    before = model("g (float[n] x) => (float[n] y) { y = Neg (x) }")
+    after = model("g (float[n] x) => (float[n] y) { a = Neg (x) s = Shape (a) y = Reshape (a, s) }")
+    run = checked_facts.run_small_models
+
+    def load_no_neg(models: Iterable[SmallModel]) -> Iterator[object]:
+        found = zip(listed := [*models], run(listed), strict=True)
+        return ("it does not load" if b"Neg" in content else outcome for (content, _), outcome in found)
+
+    monkeypatch.setattr(checked_facts, "run_small_models", load_no_neg)
+    forget()
+    found = check_equivalence(before, after)
+    forget()
+    assert "(Neg) was not compared" in str(found)
+
+
 def test_dims_that_must_be_equal_unless_something_is_empty_are_made_equal(monkeypatch: pytest.MonkeyPatch) -> None:
     """As a Concat has them; none of the sizes that are drawn are."""
     made = model(

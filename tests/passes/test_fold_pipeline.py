@@ -404,3 +404,11 @@ def test_work_is_linear_in_nodes() -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_random_dims_of_layers(size: dict[str, int]) -> None:
     check(fold, layers(2), [size])
+
+
+def test_a_branch_that_is_known_takes_the_place_of_its_if() -> None:
+    branches = (
+        "then_branch = one () => (float[n] a) { a = Neg (x) }, else_branch = two () => (float[n] b) { b = Abs (x) }"
+    )
+    folded = fold(model_of(f"g (float[n] x) => (float[n] y) <bool go = {{1}}> {{ y = If (go) <{branches}> }}")).model
+    assert [node.op_type for node in folded.nodes] == ["Neg"]

@@ -74,6 +74,19 @@ def test_masks_are_followed_however_they_are_spelled(spelling: str) -> None:
     assert len(gathers) == (2 if spelling == "two masks" else 1)
 
 
+def test_what_a_mask_hides_within_the_window_stays_hidden_in_a_ring() -> None:
+    """As attention in chunks does."""
+    model = model_of(
+        {
+            "hidden = Or (future, behind)": """half = Mod (columns, pair) odd = Cast <to = 9> (half)
+        outside = Or (future, behind) hidden = Or (outside, odd)""",
+            "float root": "int64 pair = {2}, float root",
+        }
+    )
+    assert UpdateCacheInPlace(SLOTS).run(model).changes == ("2 caches of 8 slots", IN_RINGS)
+    assert_same(model, "tensor-scatter", [2, 1, 1, 1, 1, 1, 1], 2)
+
+
 def test_lengths_that_an_exporter_declared_are_not_those_of_a_ring() -> None:
     """It calls the slots of all layers alike, and onnxruntime keeps what is declared alike in one buffer."""
     model = model_of()
