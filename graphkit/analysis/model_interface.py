@@ -215,12 +215,27 @@ def interface(model: ModelLike) -> Interface:
     meanings |= {name: POLARITIES[polarities[name]] for name in unusual}
     meanings |= {entry.past.name: "recurrent state, from the step before" for entry in model.roles.states}
     meanings |= {entry.next.name: "recurrent state, for the next step" for entry in model.roles.states}
+    contradictions += tuple(_wrong_outputs(model))
     return Interface(
         _make_ports(model.graph, model.graph.inputs, meanings),
         _make_ports(model.graph, model.graph.outputs, meanings),
         contradictions,
         frozen_sizes(model),
     )
+
+
+def _wrong_outputs(model: Model) -> Iterator[str]:
+    """Yield the outputs of which numbers are declared that the nodes do not give."""
+    from graphkit.shapes.infer import infer_claimed
+
+    shapes = infer_claimed(model)
+    for value in model.graph.outputs:
+        declared, given = declared_dims(value), shapes[value].dims
+        if declared is None or given is None:
+            continue
+        pairs = zip(declared, (dim.constant for dim in given), strict=False)
+        if len(declared) != len(given) or any(isinstance(a, int) and b is not None and a != b for a, b in pairs):
+            yield f"output '{value.name}' is declared as {shape_text(declared)}, and the nodes give {shape_text(given)}"
 
 
 def _cache_meaning(entry: CacheEntry, side: str) -> str:

@@ -19,6 +19,7 @@ from msgspec import Struct
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.dtypes import BITS, INTEGERS, dtype_name
 from graphkit.errors import count_things
+from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import group_pairs
 from graphkit.graph.operator_traits import EXTRA, QUANTIZED, operator_schema
 from graphkit.graph.roles import trace_condition
@@ -391,6 +392,44 @@ def _wrong_dtypes(node: Node, shapes: Shapes) -> str:
     return ""
 
 
+@lru_cache(maxsize=4096)
+def _wrong_form(op_type: str, opset: int, inputs: int, outputs: int, attributes: tuple[tuple[str, int], ...]) -> str:
+    """Return what of a node its operator does not have, "" if all is as the operator has it."""
+    schema = operator_schema(op_type, opset)
+    if schema is None:
+        return ""
+    for count, least, most, what in (
+        (inputs, schema.min_input, schema.max_input, "input(s)"),
+        (outputs, schema.min_output, schema.max_output, "output(s)"),
+    ):
+        if not least <= count <= most:
+            return f"has {count_things(count, what)}, not {least if least == most else f'{least} to {most}'}"
+    for name, kind in attributes:
+        if name not in schema.attributes:
+            return f"has an attribute '{name}', which {op_type} has not"
+        if kind != schema.attributes[name].type.value:  # type: ignore[attr-defined]
+            return f"has an attribute '{name}' of the kind {onnx.AttributeProto.AttributeType.Name(kind)}"
+    names = {name for name, _ in attributes}
+    missing = [name for name, attribute in schema.attributes.items() if attribute.required and name not in names]
+    return f"lacks the attribute '{missing[0]}'" if missing else ""
+
+
+def _find_wrong_nodes(nodes: Iterable[Node], shapes: Shapes) -> Iterator[tuple[Node, str, str]]:
+    """Yield the nodes that are not as their operator is, what is wrong, and what to do."""
+    for node in nodes:
+        kinds = tuple([(name, each.type) for name, each in node.attributes.items()])
+        if form := _wrong_form(node.op_type, node.scope.opset(), len(node.inputs), len(node.outputs), kinds):
+            yield node, form, "look at what its exporter said of it"
+        elif read := _wrong_dtypes(node, shapes):
+            yield node, f"reads {read}", "a Cast before it would do"
+        else:
+            for value in node.results:
+                declared, given = declared_type(value), shapes[value].dtype
+                if declared is not None and declared.dtype in BITS and given in BITS and declared.dtype != given:
+                    gives, said = dtype_name(given), dtype_name(declared.dtype)
+                    yield node, f"gives {gives}, and '{value.name}' is declared as {said}", "correct the declaration"
+
+
 def _tensor_name(tensor: onnx.TensorProto, node: str | None) -> str:
     return as_text(tensor.name) or (f"value of node {node}" if node else "")
 
@@ -436,6 +475,11 @@ def _model_problems(model: Model) -> Iterator[Finding]:
             more = f" (and {len(scope.problems) - 1} more)" if len(scope.problems) > 1 else ""
             text = f"The graph is not valid{where}: {scope.problems[0]}{more}."
             yield Finding("invalid-graph", scope.problems[0], text, count=len(scope.problems))
+    newest = onnx.defs.onnx_opset_version()
+    if (opset := model.graph.opset()) > newest:
+        where = f"opset {opset}, where ONNX {onnx.__version__} ends at {newest}"
+        text = f"onnxruntime does not load it: {where} - export it for opset {newest} or less."
+        yield Finding("unloadable", where, text, str(opset))
     own = EXTRA | {function.name for function in model.proto.functions if not function.domain}
     standard = [node for node in all_nodes(model.scopes) if not node.domain and node.op_type not in own]
     for (operator, opset), count in Counter((node.op_type, node.scope.opset()) for node in standard).items():
@@ -444,10 +488,10 @@ def _model_problems(model: Model) -> Iterator[Finding]:
             text = f"The graph is not valid: {where}, so no runtime loads it - look at what its exporter said of them."
             yield Finding("invalid-graph", where, text, operator, count)
     shapes = infer_claimed(model)
-    wrong = [(node, read) for node in standard if (read := _wrong_dtypes(node, shapes))]
-    for node, read in wrong[:1]:
-        where = f"{node.operator} '{node.path}' reads {read}"
-        text = f"The graph is not valid: {where}, so no runtime loads it - a Cast before it would do."
+    wrong = list(_find_wrong_nodes(standard, shapes))
+    for node, fault, advice in wrong[:1]:
+        where = f"{node.operator} '{node.path}' {fault}"
+        text = f"The graph is not valid: {where}, so no runtime loads it - {advice}."
         yield Finding("invalid-graph", where, text, node.path, len(wrong))
     # What keeps onnxruntime from loading a model although no run meets it: names twice (a Constant becomes a tensor),
     # and branches that never run, of which there is none where inputs decide

@@ -112,6 +112,7 @@ COMPARING = operator_set("Equal Greater GreaterOrEqual Less LessOrEqual")
 VARIADIC = operator_set("Max Mean Min Sum")  # of any number of inputs
 COMMUTATIVE = VARIADIC | operator_set("Add And Equal Mul Or Xor")
 SOFTMAXES = operator_set("Softmax LogSoftmax Hardmax")
+ONE_AXIS_SINCE = 13  # of them; before, all axes from one on are one
 # What onnxruntime has in ONNX's own domain where ONNX does not: its own operators, those of old drafts, of TensorRT.
 EXTRA = operator_set(
     "Affine Crop DisentangledAttention_TRT DynamicSlice EfficientNMS_TRT GRUUnit GivenTensorFill ImageScaler "

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from graphkit.graph.operator_traits import (
     NORMALIZATIONS,
+    ONE_AXIS_SINCE,
     REDUCTIONS,
     SOFTMAXES,
     UNARY,
@@ -27,7 +28,6 @@ from graphkit.ops.tensor import Dims
 from graphkit.symbolic.expr import const
 
 FREE, ALIKE, OWN = 0, 1, 2  # an axis may go, merge and be split; may merge with others of its kind; stays as it is
-ONE_AXIS_SINCE = 13  # of Softmax
 
 Groups = Sequence[Sequence[int]]
 

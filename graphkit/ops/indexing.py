@@ -120,6 +120,10 @@ def infer_gather(ctx: InferenceContext) -> Tensor:
     """Put the dims of the indices in the place of the axis."""
     dims, indices = ctx.dims(0), ctx.dims(1)
     axis = ctx.axis(ctx.attr("axis", 0), len(dims))
+    size, given = dims[axis].constant, ctx.data(1)
+    numbers = map(element_number, () if given is None else given.ravel().tolist())
+    if size is not None and any(n is not None and not -size <= n < size for n in numbers):
+        ctx.note_fault(f"an index outside of an axis of {size}")
     array = small_data(ctx)
     if array is not None:
         array = _gather_elements(ctx, array, axis)
@@ -133,8 +137,6 @@ def _gather_elements(ctx: InferenceContext, array: Array, axis: int) -> Array | 
     numbers = [element_number(element) for element in indices.ravel().tolist()]
     size = array.shape[axis]
     if any(n is None or not -size <= n < size for n in numbers):
-        if any(n is not None and not -size <= n < size for n in numbers):
-            ctx.note_fault(f"an index outside of an axis of {size}")
         return None
     shape = (*array.shape[:axis], *indices.shape, *array.shape[axis + 1 :])
     return array_of(array.take(np.array(numbers, np.int64), axis).ravel().tolist(), shape)

@@ -134,13 +134,8 @@ def infer_recurrent(ctx: InferenceContext) -> list[Tensor]:
     hidden = const(ctx.attr("hidden_size", 0)) if "hidden_size" in ctx.attributes else ctx.dims(2)[-1]
     directions = const(2 if ctx.attr("direction", "forward") == "bidirectional" else 1)
     every, last = (dims[0], directions, dims[1], hidden), (directions, dims[1], hidden)
-    batch = dims[1]
     if ctx.attr("layout", 0):  # batch first
-        batch, every, last = dims[0], (dims[0], dims[1], directions, hidden), (dims[0], directions, hidden)
-    for index, name, needed in ((4, "sequence_lens", (batch,)), (5, "initial_h", last), (6, "initial_c", last)):
-        given = ctx.tensor(index).dims if ctx.has(index) else None
-        for has, needs in zip(given or (), needed, strict=False):
-            ctx.same(has, needs, f"a dim of {name} and what the input needs", f"Input {name} must have shape")
+        every, last = (dims[0], dims[1], directions, hidden), (dims[0], directions, hidden)
     return [ctx.like(result_dims) for result_dims in (every, last, last)]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
+import numpy as np
 import onnx
 from msgspec import Struct, field
 from onnx import AttributeProto
@@ -18,7 +19,7 @@ from graphkit.dtypes import integer_range
 from graphkit.graph.operator_traits import has_attributes_only
 from graphkit.graph.view import Node, Scope, T, Value, attribute_value
 from graphkit.model import Model
-from graphkit.ops.preconditions import BROADCAST, Broadcast, Condition, Precondition, Related, has_rest, is_zero
+from graphkit.ops.preconditions import BROADCAST, FAILS, Broadcast, Condition, Precondition, Related, has_rest, is_zero
 from graphkit.ops.tensor import Array, Dims, Element, Tensor, dims_product, element_number, exact_range, is_known
 from graphkit.symbolic.algebra import (
     Relation,
@@ -256,8 +257,9 @@ class InferenceContext(NodeView):
         return self.new_symbol(f"the value of {self.name(index)} is unknown", low)
 
     def note_fault(self, message: str) -> None:
-        """Note a contradiction."""
-        self.notes.findings.append(Finding(self.node.path, message, self.engine.body))
+        """Note a contradiction, the first of a node."""
+        if not self.notes.findings or self.notes.findings[-1].node != self.node.path:
+            self.notes.findings.append(Finding(self.node.path, message, self.engine.body))
 
     def impossible(self, message: str, reason: str) -> UnknownError:
         """Note a contradiction that leaves the outputs unknown, and return the error to raise."""
@@ -265,8 +267,12 @@ class InferenceContext(NodeView):
         return UnknownError(reason)
 
     def require(self, precondition: Precondition) -> None:
-        """Note what must hold for the node to run as meant."""
+        """Note what must hold for the node to run as meant; where numbers alone decide that it fails, it is a fault."""
         self.notes.preconditions.append((self.node, precondition))
+        if not precondition.symbols and not precondition.is_guess:
+            values = [expr.constant or 0 for expr in precondition.exprs]
+            if precondition.outcome([np.array([value]) for value in values]).item() == FAILS:
+                self.note_fault(precondition.violation(values).problem)
 
     def require_at_least(self, expr: Expr, least: int, what: str, says: str = "") -> None:
         """Note that an expression must be at least a number for the node to run, unless it always is."""

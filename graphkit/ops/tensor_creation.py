@@ -154,6 +154,7 @@ def one_hot(ctx: InferenceContext) -> Tensor:
     depth = given.ravel()[0] if given is not None and given.size == 1 else None
     depth = int(depth) if isinstance(depth, float) else depth
     new = Expr.of(depth) if isinstance(depth, (int, Expr)) else ctx.unknown_value(1)
+    ctx.at_least(new, 0, "the depth", "must be non-negative")
     indices, size, data = element_numbers(ctx.tensor()), new.constant or 0, None
     if indices is not None and indices.ndim and values is not None and 0 < size * (indices.size + 1) <= MAX_ELEMENTS:
         from_start = np.where(indices < 0, indices + size, indices)

@@ -27,6 +27,7 @@ from graphkit.graph.dataflow import in_order
 from graphkit.graph.operator_traits import PICKING, PRESERVING, joined_parts, operator_set
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
+from graphkit.ops.parameter_dims import NEEDS, require_parameter_dims
 from graphkit.ops.registry import RULES, forget_on_registration
 from graphkit.ops.rule_context import InferenceContext, Notes, Rule, UnknownError
 from graphkit.ops.tensor import (
@@ -396,6 +397,9 @@ class _Engine:
         if function is not None:
             return self._call_function(ctx, *function)
         before = len(self.notes.reasons), self.notes.mark()
+        if node.operator in NEEDS:
+            with suppress(UnknownError, TooComplexError, ArithmeticError, LookupError, ValueError):
+                require_parameter_dims(ctx)
         found = infer_node(ctx) if rule is None else rule(ctx)
         results = [share_tensor(with_sizes(each)) for each in (found if isinstance(found, list) else [found])]
         if key is not None:

@@ -14,7 +14,7 @@ import onnx.numpy_helper
 
 from graphkit.dtypes import BITS, FLOATS
 from graphkit.errors import ModelError
-from graphkit.graph.operator_traits import MOVING, RANDOM
+from graphkit.graph.operator_traits import MOVING, ONE_AXIS_SINCE, RANDOM
 from graphkit.graph.view import Node, Value, walk_breadth_first
 from graphkit.model import Model
 from graphkit.ops.tensor import element_numbers
@@ -283,7 +283,6 @@ def _use_elements(editor: Editor, node: Node, index: int, array: np.ndarray) -> 
     editor.note("shape tensor(s) made constant")
 
 
-ONE_AXIS_SINCE = 13  # before, Softmax takes all axes from its axis on as one
 MAX_CONSTANT = 1 << 20  # bytes
 
 
