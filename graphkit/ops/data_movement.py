@@ -279,11 +279,12 @@ def infer_split(ctx: InferenceContext) -> list[Tensor]:
         if parts != count:
             raise UnknownError(f"num_outputs is {parts}, and there are {count}")
         if ctx.opset >= 18:
-            ctx.require_at_least(dims[axis], parts, f"a dim to be split in {parts}", "Invalid num_outputs value")
             size = ceil_div(dims[axis], parts)
         else:
             size = ctx.quotient(dims[axis], const(parts), "a dim to be split evenly", "cannot be split evenly")
-        sizes = [size] * (parts - 1) + [dims[axis] - size * (parts - 1)]
+        rest = dims[axis] - size * (parts - 1)
+        ctx.require_at_least(rest, 0, f"the last of {parts} parts", "Invalid num_outputs value")
+        sizes = [size] * (parts - 1) + [rest]
     negative = [size for size in sizes if (n := size.constant) is not None and n < 0]
     if negative:
         raise ctx.impossible(f"a part of size {negative[0]}", "a part has a negative size")

@@ -145,10 +145,10 @@ def infer_attention(ctx: InferenceContext) -> list[Tensor]:
     dtype = ctx.tensor().dtype
     ctx.same(key[2], value[2], "the lengths of keys and values", "inconsistent kv_sequence_length")
     total = key[2] + (ctx.dims(4)[2] if ctx.has(4) else 0)
-    if ctx.has(3) and len(mask := ctx.dims(3)) > 1:  # of which onnxruntime broadcasts batch and heads alone
+    if ctx.has(3) and ctx.opset < 25 and len(mask := ctx.dims(3)) > 1:  # later ones run as the function that they are
         problem = "the lengths of the mask and of {}"
         for length, needed, of, name in ((mask[-2], query[2], "queries", "q"), (mask[-1], total, "all keys", "total")):
-            if length != needed:
+            if length != needed and not (name == "total" and ctx.has(6)):  # nonpad_kv_seqlen: the rest is masked
                 says = f"inconsistent {name}_sequence_length"
                 ctx.require(Related(Relation.equal(length, needed), problem.format(of), says))
     is_flat = len(ctx.dims()) == 3

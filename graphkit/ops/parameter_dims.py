@@ -27,11 +27,11 @@ def require_parameter_dims(ctx: InferenceContext) -> None:
         if excess > 0 and may_broadcast:
             needed = (const(1),) * excess + needed
         elif excess and not may_broadcast:
-            ctx.note_fault(f"{ctx.name(index)} of rank {len(given)}, not {len(needed)}")
+            ctx.note_fault(f"input {index} of rank {len(given)}, not {len(needed)}")
             continue
         for has, needs in zip(given[::-1], needed[::-1], strict=False):
             if not may_broadcast or has.constant not in (None, 1):
-                ctx.same(has, needs, f"a dim of {ctx.name(index)} and what it needs", says)
+                ctx.same(has, needs, f"a dim of input {index} and what it needs", says)
 
 
 def _exactly(says: str, *needs: tuple[int, Dims]) -> Iterator[Need]:

@@ -261,18 +261,22 @@ class InferenceContext(NodeView):
         if not self.notes.findings or self.notes.findings[-1].node != self.node.path:
             self.notes.findings.append(Finding(self.node.path, message, self.engine.body))
 
+    def note_violations(self, since: int) -> None:
+        """Note as a fault what the node has required from a position on, where numbers alone decide that it fails."""
+        for _, precondition in self.notes.preconditions[since:]:
+            if not precondition.symbols and not precondition.is_guess:
+                values = [expr.constant or 0 for expr in precondition.exprs]
+                if precondition.outcome([np.array([value]) for value in values]).item() == FAILS:
+                    self.note_fault(precondition.violation(values).problem)
+
     def impossible(self, message: str, reason: str) -> UnknownError:
         """Note a contradiction that leaves the outputs unknown, and return the error to raise."""
         self.note_fault(message)
         return UnknownError(reason)
 
     def require(self, precondition: Precondition) -> None:
-        """Note what must hold for the node to run as meant; where numbers alone decide that it fails, it is a fault."""
+        """Note what must hold for the node to run as meant."""
         self.notes.preconditions.append((self.node, precondition))
-        if not precondition.symbols and not precondition.is_guess:
-            values = [expr.constant or 0 for expr in precondition.exprs]
-            if precondition.outcome([np.array([value]) for value in values]).item() == FAILS:
-                self.note_fault(precondition.violation(values).problem)
 
     def require_at_least(self, expr: Expr, least: int, what: str, says: str = "") -> None:
         """Note that an expression must be at least a number for the node to run, unless it always is."""

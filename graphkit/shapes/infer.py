@@ -397,10 +397,14 @@ class _Engine:
         if function is not None:
             return self._call_function(ctx, *function)
         before = len(self.notes.reasons), self.notes.mark()
-        if node.operator in NEEDS:
-            with suppress(UnknownError, TooComplexError, ArithmeticError, LookupError, ValueError):
-                require_parameter_dims(ctx)
-        found = infer_node(ctx) if rule is None else rule(ctx)
+        required = len(self.notes.preconditions)
+        try:
+            if node.operator in NEEDS:
+                with suppress(UnknownError, TooComplexError, ArithmeticError, LookupError, ValueError):
+                    require_parameter_dims(ctx)
+            found = infer_node(ctx) if rule is None else rule(ctx)
+        finally:
+            ctx.note_violations(required)
         results = [share_tensor(with_sizes(each)) for each in (found if isinstance(found, list) else [found])]
         if key is not None:
             keep_results(key, ctx, results, *before)

@@ -409,7 +409,8 @@ def test_operators_that_runtimes_add_are_no_finding(operator: str) -> None:
 
 
 def test_problems_of_a_body_say_where() -> None:
-    graph = "g (bool c) => (y) { [pick] y = If (c) <then_branch = t () => (float[1] a) { a = Relu(ghost) }> }"
+    graph = "g (bool c) => (y) { [pick] y = If (c) <then_branch = t () => (float[1] a) { a = Relu(ghost) }, "
+    graph += "else_branch = e () => (float[1] b) { b = Constant<value = float[1] {1}>() }> }"
     assert summed(graph).findings() == (
         "The graph is not valid in pick/then_branch: 'ghost' is used but never defined before.",
     )

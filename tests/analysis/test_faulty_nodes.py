@@ -1,0 +1,130 @@
+"""Nodes that no size makes run: the report names each of them, onnxruntime refuses it, and what runs has no fault."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.parser
+import onnxruntime
+import pytest
+
+import graphkit
+
+
+def model(body: str, **constants: str) -> onnx.ModelProto:
+    parts = {name: value.partition(" {") for name, value in constants.items()}
+    text = ", ".join(f"{kind} {name} = {{{elements}" for name, (kind, _, elements) in parts.items())
+    between = f" <{text}>" if text else ""
+    header = '<ir_version: 10, opset_import: ["": 23]>\n'
+    return onnx.parser.parse_model(f"{header}g (float[2, 3, 4] x) => (y){between} {{ {body} }}")
+
+
+def filled(dims: str) -> str:
+    count = int(np.prod([int(dim) for dim in dims.split(",")]))
+    return f"float[{dims}] {{{', '.join(['1'] * count)}}}"
+
+
+# What is wrong, the body with {} for it, what runs there instead; and the constants beside it
+CASES: dict[str, tuple[str, str, str, dict[str, str]]] = {
+    "softmax": ("y = Softmax<axis = {}>(x)", "7", "2", {}),
+    "log softmax": ("y = LogSoftmax<axis = {}>(x)", "-4", "-3", {}),
+    "norm": ("y = LpNormalization<axis = {}>(x)", "3", "-1", {}),
+    "running sum": ("y = CumSum(x, {})", "five", "two", {"five": "int64 {5}", "two": "int64 {2}"}),
+    "quantised axis": ("q = QuantizeLinear<axis = {}>(x, s) y = DequantizeLinear(q, t)", "7", "1",
+        {"s": filled("3"), "t": filled("1")}),
+    "scales": ("q = QuantizeLinear<axis = 1>(x, {}) y = DequantizeLinear(q, t)", "s", "u",
+        {"s": filled("2"), "u": filled("3"), "t": filled("1")}),
+    "zero point": ("y = QuantizeLinear(x, s, {})", "z", "w",
+        {"s": "float {1}", "z": "uint8[2] {1, 1}", "w": "uint8 {1}"}),
+    "sequences": ("y = ReverseSequence<batch_axis = 1, time_axis = 0>(x, {})", "a", "b",
+        {"a": "int64[2] {1, 1}", "b": "int64[3] {1, 1, 1}"}),
+    "batch norm": ("y = BatchNormalization(x, {0}, {0}, {0}, {0})", "a", "b", {"a": filled("2"), "b": filled("3")}),
+    "instance norm": ("y = InstanceNormalization(x, {0}, {0})", "a", "b", {"a": filled("2"), "b": filled("3")}),
+    "group norm": ("y = GroupNormalization<num_groups = {}>(x, b, b)", "2", "3", {"b": filled("3")}),
+    "layer norm": ("y = LayerNormalization(x, {})", "a", "b", {"a": filled("3"), "b": filled("4")}),
+    "layer norm's bias": ("y = LayerNormalization(x, b, {})", "a", "b", {"a": filled("3"), "b": filled("4")}),
+    "RMS norm": ("y = RMSNormalization(x, {})", "a", "b", {"a": filled("3"), "b": filled("1")}),
+    "convolution's bias": ("y = Conv(x, w, {})", "a", "b",
+        {"w": filled("2,3,1"), "a": filled("3"), "b": filled("2")}),
+    "transposed convolution": ("y = ConvTranspose(x, {})", "a", "b", {"a": filled("2,3,1"), "b": filled("3,2,1")}),
+    "transposed convolution's bias": ("y = ConvTranspose(x, w, {})", "a", "b",
+        {"w": filled("3,2,1"), "a": filled("3"), "b": filled("2")}),
+    "product's bias": ("r = Flatten<axis = 2>(x) y = Gemm(r, w, {})", "a", "b",
+        {"w": filled("4,2"), "a": filled("3"), "b": filled("6,1")}),
+    "limits": ("y = Clip(x, {})", "a", "b", {"a": filled("2"), "b": filled("1")}),
+    "LSTM": ("y = LSTM<hidden_size = 1>(x, {}, r)", "a", "b",
+        {"a": filled("1,4,3"), "b": filled("1,4,4"), "r": filled("1,4,1")}),
+    "GRU": ("y = GRU<hidden_size = 1>(x, w, {})", "a", "b",
+        {"w": filled("1,3,4"), "a": filled("1,3,2"), "b": filled("1,3,1")}),
+    "RNN's bias": ("y = RNN<hidden_size = 1>(x, w, r, {})", "a", "b",
+        {"w": filled("1,1,4"), "r": filled("1,1,1"), "a": filled("1,1"), "b": filled("1,2")}),
+    "rank of indices": ("y = GatherElements(x, {})", "a", "b", {"a": "int64[1, 1] {0}", "b": "int64[1, 1, 1] {0}"}),
+    "size of indices": ("y = GatherElements(x, {})", "a", "b",
+        {"a": "int64[1, 1, 5] {0, 0, 0, 0, 0}", "b": "int64[5, 1, 1] {0, 0, 0, 0, 0}"}),
+    "updates": ("y = ScatterElements(x, i, {})", "a", "b",
+        {"i": "int64[1, 1, 1] {0}", "a": filled("1,1,2"), "b": filled("1,1,1")}),
+    "index": ("y = Gather<axis = 1>(x, {})", "a", "b", {"a": "int64[2] {0, 3}", "b": "int64[2] {-3, 2}"}),
+    "top": ("y, j = TopK(x, {})", "a", "b", {"a": "int64[1] {5}", "b": "int64[1] {4}"}),
+    "depth": ("y = OneHot(i, {}, v)", "a", "b",
+        {"i": "int64[1] {0}", "v": "float[2] {0, 1}", "a": "int64 {-1}", "b": "int64 {3}"}),
+    "parts": ("r = Flatten(x) y, a, b, c, d = Split<axis = {}, num_outputs = 5>(r)", "0", "1", {}),
+    "rank for a triangle": ("r = ReduceMax<keepdims = {}>(x, a) y = Trilu(r)", "0", "1", {"a": "int64[2] {0, 1}"}),
+    "attribute that lacks": ("y = Concat{}(x, x)", "", "<axis = 0>", {}),
+    "attribute of no use": ("y = Relu{}(x)", "<slope = 1>", "", {}),
+    "kind of attribute": ("y = Softmax<axis = {}>(x)", "1.0", "1", {}),
+    "inputs": ("y = Relu(x{})", ", x", "", {}),
+    "outputs": ("y{} = Relu(x)", ", z", "", {}),
+}  # fmt: skip
+
+
+def runs(found: onnx.ModelProto) -> bool:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(found.SerializeToString(), options)
+        session.run(None, {"x": np.ones((2, 3, 4), np.float32)})
+    except Exception:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("body", "wrong", "right", "constants"), CASES.values(), ids=CASES)
+def test_what_onnxruntime_refuses_is_named_and_what_it_runs_is_not(
+    body: str, wrong: str, right: str, constants: dict[str, str]
+) -> None:
+    for part, is_sound in ((wrong, False), (right, True)):
+        found = model(body.format(part), **constants)
+        assert runs(found) is is_sound
+        findings = graphkit.report(graphkit.Model.from_proto(found)).findings()
+        assert (findings == ()) is is_sound, findings
+
+
+def test_an_opset_that_no_onnx_has_is_named() -> None:
+    found = model("y = Relu(x)")
+    found.opset_import[0].version = 99
+    assert not runs(found)
+    (text,) = graphkit.summary(graphkit.Model.from_proto(found)).findings()
+    newest = onnx.defs.onnx_opset_version()
+    assert text == (
+        f"onnxruntime does not load it: opset 99, where ONNX {onnx.__version__} ends at {newest} - "
+        f"export it for opset {newest} or less."
+    )
+
+
+TYPES = {
+    "dims of an output": ("float[2, 5] y", "output 'y' is declared as [2, 5], and the nodes give [2, 3]"),
+    "rank of an output": ("float[2, 3, 1] y", "output 'y' is declared as [2, 3, 1], and the nodes give [2, 3]"),
+    "dtype": (
+        "int64[2, 3] y",
+        "The graph is not valid: Relu 'Relu#0' gives float32, and 'y' is declared as int64, so no runtime loads it - "
+        "correct the declaration.",
+    ),
+    "symbols": ("float[N, M] y", ""),
+}
+
+
+@pytest.mark.parametrize(("output", "fault"), TYPES.values(), ids=TYPES)
+def test_a_declaration_that_the_nodes_contradict_is_named(output: str, fault: str) -> None:
+    text = f'<ir_version: 10, opset_import: ["": 18]>\ng (float[2, 3] x) => ({output}) {{ y = Relu(x) }}'
+    found = graphkit.Model.from_proto(onnx.parser.parse_model(text))
+    assert graphkit.report(found).findings() == ((fault,) if fault else ())
