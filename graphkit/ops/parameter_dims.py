@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from graphkit.graph.operator_traits import ONE_AXIS_SINCE, SOFTMAXES, operator_set
+from graphkit.graph.operator_traits import ONE_AXIS_SINCE, SOFTMAXES, operator_set, schema_of
 from graphkit.ops.rule_context import InferenceContext
 from graphkit.ops.tensor import Dims
 from graphkit.symbolic.expr import const
@@ -23,15 +23,20 @@ def require_parameter_dims(ctx: InferenceContext) -> None:
         given = ctx.inputs[index].dims if ctx.has(index) else None  # type: ignore[union-attr]
         if given is None:
             continue
-        excess = len(given) - len(needed)
+        excess, name = len(given) - len(needed), _name_input(ctx, index)
         if excess > 0 and may_broadcast:
             needed = (const(1),) * excess + needed
         elif excess and not may_broadcast:
-            ctx.note_fault(f"input {index} of rank {len(given)}, not {len(needed)}")
+            ctx.note_fault(f"{name} of rank {len(given)}, not {len(needed)}")
             continue
         for has, needs in zip(given[::-1], needed[::-1], strict=False):
             if not may_broadcast or has.constant not in (None, 1):
-                ctx.same(has, needs, f"a dim of input {index} and what it needs", says)
+                ctx.same(has, needs, f"a dim of {name} and what the input needs", says)
+
+
+def _name_input(ctx: InferenceContext, index: int) -> str:
+    schema = schema_of(ctx.node)
+    return schema.inputs[index].name if schema is not None else f"input {index}"
 
 
 def _exactly(says: str, *needs: tuple[int, Dims]) -> Iterator[Need]:
@@ -60,9 +65,7 @@ def _of_transposed_convolution(ctx: InferenceContext) -> Iterator[Need]:
 
 
 def _of_normalization(ctx: InferenceContext) -> Iterator[Need]:
-    dims = ctx.dims()
-    own = dims[ctx.axis(ctx.attr("axis", -1), len(dims)) :]
-    return ((index, own, "scale", True) for index in (1, 2))
+    return iter([(1, ctx.dims(), "scale", True), (2, ctx.dims(), "scale", True)])
 
 
 def _of_skip_normalization(ctx: InferenceContext) -> Iterator[Need]:

@@ -263,8 +263,8 @@ class InferenceContext(NodeView):
 
     def note_violations(self, since: int) -> None:
         """Note as a fault what the node has required from a position on, where numbers alone decide that it fails."""
-        for _, precondition in self.notes.preconditions[since:]:
-            if not precondition.symbols and not precondition.is_guess:
+        for node, precondition in self.notes.preconditions[since:]:
+            if node is self.node and not precondition.symbols and not precondition.is_guess:
                 values = [expr.constant or 0 for expr in precondition.exprs]
                 if precondition.outcome([np.array([value]) for value in values]).item() == FAILS:
                     self.note_fault(precondition.violation(values).problem)

@@ -86,7 +86,7 @@ FAULTS = {
         ONE.format("y = Neg (x)"), ONE.format("z = ReduceSum <axes = [1]> (x) y = Neg (x)"), "may fail"),
     "an input too many": (ONE.format("y = Neg (x)"), ONE.format("z = Softmax (x, x) y = Neg (x)"), "has 2 inputs"),
     "an axis that is not there": (
-        ONE.format("y = Neg (x)"), ONE.format("z = Softmax <axis = 2> (x) y = Neg (x)"), "may fail"),
+        ONE.format("y = Neg (x)"), ONE.format("z = Softmax <axis = 2> (x) y = Neg (x)"), "cannot run"),
     "a Flatten past the end": (
         ONE.format("y = Neg (x)"), ONE.format("z = Flatten <axis = 3> (x) y = Neg (x)"), "cannot run"),
     "a symbol that stands for two dims": (

@@ -375,11 +375,11 @@ LEFT = {
     ),
     "an axis that is not there": (
         graph("f = Where (m, x, low) y = Softmax <axis = 7> (f)"),
-        "it is no mask: 'Softmax#1' is not known to be over one axis of its scores",
+        "the shapes of the model contradict each other: axis 7 of a tensor of rank 3",
     ),
     "another axis that is not there": (
         graph("f = Where (m, x, low) t = Transpose (f) y = Softmax <axis = -4> (t)"),
-        "it is no mask: 'Softmax#2' is not known to be over one axis of its scores",
+        "the shapes of the model contradict each other: axis -4 of a tensor of rank 3",
     ),
     "bfloat16": (
         model_of(

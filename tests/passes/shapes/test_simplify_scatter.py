@@ -320,7 +320,7 @@ def test_a_body_is_rewritten_too() -> None:
         ('ScatterND <reduction = "add"> (x, at, u)', "2, 4", [[0], [1]], "its reduction is 'add'"),
         ("ScatterND (x, at, u)", "K, 4", [[0]], "its elements are [K, 4], its indices are for [1, 4]"),
         ("ScatterND (x, at, u)", "N, 2", [[0, 0, 0]], "its indices are not known to be consecutive"),
-        ("ScatterElements (x, at, u)", "N, 2", [0, 1], "its indices are not known to be consecutive"),
+        ("ScatterElements (x, where, u)", "N, 1", [0], "its indices are not known to be consecutive"),
         ("ScatterND (x, where, u)", "N, 4", [0], "its indices are not known to be consecutive"),
     ],
 )
