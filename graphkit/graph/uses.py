@@ -108,9 +108,9 @@ def _is_filled(value: Value | None) -> bool:
     return source.producer is not None and source.producer.is_op("ConstantOfShape")
 
 
-def find_lookups(value: Value) -> Iterator[tuple[Node, Value]]:
+def find_lookups(value: Value, passes: Callable[[Node, int], bool] = moves_elements) -> Iterator[tuple[Node, Value]]:
     """Yield the nodes that look up rows by a value, perhaps moved, with the table of each."""
-    for node, index in find_readers(value, moves_elements):
+    for node, index in find_readers(value, passes):
         table = node.input(0)
         if index == 1 and node.operator in LOOKUPS and table is not None:
             yield node, table

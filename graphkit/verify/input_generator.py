@@ -19,7 +19,7 @@ from graphkit.dtypes import BITS, FLOATS, INTEGERS, dtype_name
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.declared_types import TensorType, declared_type, type_text
 from graphkit.graph.mask_polarity import TOTALS, mask_elements
-from graphkit.graph.operator_traits import GATHERING, MEASURING, value_inputs
+from graphkit.graph.operator_traits import GATHERING, MEASURING, copied_inputs, value_inputs
 from graphkit.graph.roles import MASKS, Role
 from graphkit.graph.uses import find_lookups, find_readers, lookup_axis, moves_elements, table_entries
 from graphkit.graph.view import Node, Value, all_nodes, walk_breadth_first
@@ -389,7 +389,11 @@ def index_bound(value: Value, model: Model) -> int | None:
         axis = lookup_axis(node, len(dims))
         return dims[axis].constant or None if axis is not None and dims else None
 
-    sizes = (table_entries(*lookup) or computed_entries(*lookup) for lookup in find_lookups(value))
+    def lowers_none(node: Node, index: int) -> bool:  # of the indices
+        raises = node.is_op("Max") or (node.is_op("Clip") and not index and node.input(2) is None)
+        return raises or moves_elements(node, index) or index in copied_inputs(node)
+
+    sizes = (table_entries(*lookup) or computed_entries(*lookup) for lookup in find_lookups(value, lowers_none))
     bound = min((size for size in sizes if size is not None), default=None)
     return bound if bound is not None or not _counts_indices(value) else 2
 

@@ -117,6 +117,9 @@ def test_every_row_of_a_mask_starts_with_a_token_and_padding_comes_last(rows: in
         ("t = Tile (x, axes) a, b = Split <num_outputs = 2> (t) y = Gather (table, b)", 6),
         ("a = Gather (table, x) y = Gather <axis = 1> (table, x)", 4),
         ("t = Concat <axis = 0> (table, table) u = Relu (t) y = Gather (u, x)", 12),  # computed, of a known length
+        ("t = Pad (x, pads, axis) u = Clip (t, axis) y = Gather (table, u)", 6),  # labels of points, -1 for none
+        ("t = Max (x, axis) y = Gather (table, t)", 6),
+        ("t = Clip (x, axis, last) y = Gather (table, t)", None),
         ("t = Add (x, x) y = Gather (table, t)", None),
         ("t = CumSum (x, axis) y = Gather (table, t)", 2),  # positions that a mask counts
         ("t = ReduceSum (x, axes) u = Sub (t, axes) y = Gather (table, u)", 2),
@@ -126,7 +129,8 @@ def test_every_row_of_a_mask_starts_with_a_token_and_padding_comes_last(rows: in
     ],
 )
 def test_indices_stay_within_the_table_that_they_look_up_in(nodes: str, bound: int | None) -> None:
-    found = model(f"g (int64[n] x) => (float[n] y) {{ {nodes} }}", table=np.ones((6, 4)).tolist(), axes=[0], axis=0)
+    constants = {"table": np.ones((6, 4)).tolist(), "axes": [0], "axis": 0, "pads": [0, 1], "last": 5}
+    found = model(f"g (int64[n] x) => (float[n] y) {{ {nodes} }}", **constants)
     assert index_bound(found.graph.inputs[0], found) == bound
     made = InputGenerator(found).arrays({"x": (500,)})["x"]
     assert set(made.tolist()) == set(range(bound or 8))
