@@ -177,20 +177,26 @@ class Grid:
     def base(self, count: int | None = None) -> dict[str, int] | None:
         """Return usual sizes that meet the first `count` preconditions, None if none are found."""
         free = [name for name in self.symbols if name not in self.ties]
-        variables = [self._make_variable(name) for name in (*free, *self.ties)]
         follow = [Relation.equal(Expr.from_atom(self.symbols[name]), expr) for name, expr in self.ties.items()]
         constraints: list[Constraint] = [*follow, *(place.precondition for place in self.shared[:count])]
         wish = {name: self._guess_size(name) for name in self.symbols}
-        assignment = next(search_nearest_sizes(variables, constraints, wish, MAX_VISITS), None)
-        return None if assignment is None else {name: assignment[name] for name in self.symbols}
+        for first in (
+            (),
+            USUAL,
+        ):  # windows of a picture fit at few sizes, which small ones would use up the visits before
+            variables = [self._make_variable(name, first) for name in (*free, *self.ties)]
+            assignment = next(search_nearest_sizes(variables, constraints, wish, MAX_VISITS), None)
+            if assignment is not None:
+                return {name: assignment[name] for name in self.symbols}
+        return None
 
     def first_unmet(self) -> SharedPrecondition:
         """Return the first precondition that no assignment meets together with those before it, if there is no base."""
         return self.shared[bisect(range(1, len(self.shared)), False, key=lambda count: self.base(count) is None)]
 
-    def _make_variable(self, name: str) -> Variable:
+    def _make_variable(self, name: str, first: Sequence[int]) -> Variable:
         symbol = self.symbols[name]
-        return Variable(name, "other", int(symbol.lower), symbol.upper, tuple(self.sizes[name]))
+        return Variable(name, "other", int(symbol.lower), symbol.upper, (*first, *self.sizes[name]))
 
     def _guess_size(self, name: str) -> int:
         low, high = int(self.symbols[name].lower), self.symbols[name].upper

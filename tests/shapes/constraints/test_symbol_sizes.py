@@ -81,3 +81,19 @@ def test_dims_that_have_numbers_need_no_role() -> None:
         "other": (const(1), symbol("k")),
     }
     assert symbol_roles(model, dims)["k"] == "other"
+
+
+def test_sizes_of_a_picture_whose_windows_fit_are_found() -> None:
+    """They are one in four, of both dims together; other numbers that nodes meet come first, and none of them fits."""
+    others = "".join(
+        f"c{n} = Constant <value_int = {n}> () i{n} = Div (high, c{n}) r{n} = Gather (rows, i{n})\n"
+        for n in range(11, 30, 3)
+    )
+    text = f"""<ir_version: 9, opset_import: ["" : 17]> g (float[h, w] x, float[999] rows) => (float[p, q] y)
+    <int64 four = {{4}}, int64 seven = {{7}}, int64 eight = {{8}}, int64 more = {{31}}, int64 window = {{32}}> {{
+        size = Shape (x) high = Shape <end = 1> (x) {others}
+        a = Add (size, more) windows = Div (a, window) wide = Mul (windows, four)
+        padded = ConstantOfShape (wide) b = Add (size, seven) patches = Div (b, eight) y = Reshape (padded, patches)
+    }}"""
+    found = find_triggers(infer(Model.from_proto(parser.parse_model(text))))
+    assert found.base == {"h": 32, "w": 32}
