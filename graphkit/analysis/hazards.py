@@ -121,11 +121,12 @@ class Hazards(Judged):
     def found(self) -> tuple[Finding, ...]:
         findings = [_hazard_finding(hazard) for hazard in self.hazards if hazard.kind != "sizes"]
         sized = [hazard for hazard in self.hazards if hazard.kind == "sizes"]
-        known = where = "" if self.is_complete else "as far as shapes are known, "
+        known = "" if self.is_complete else "as far as shapes are known, "
+        where = known and f", {known[:-2]}"
         for rule in self.legal:
             if hazards := [hazard for hazard in sized if rule.dim in _names_of_hazard(hazard)]:
                 text, count = f"{known}legal sizes are {rule}; {hazards[0]}", sum(len(each.nodes) for each in hazards)
-                findings.append(Finding(KINDS["sizes"][1], f"{where}{rule}", text, rule.dim, count))
+                findings.append(Finding(KINDS["sizes"][1], f"{rule}{where}", text, rule.dim, count))
                 where = ""  # a line of the verdict names the first of them in any case
         return tuple(findings)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -113,7 +114,8 @@ class Verdict(Judged):
             more = f" and {len(self.sizes) - count:,} more" if count < len(self.sizes) else ""
             longer = Sentence.of(*costs, *sizes, f"{more}.")
             text = longer if rows(longer) <= room else text
-        return text.and_then(f" {cut(f'Not counted: {self.uncounted}.')}") if self.uncounted else text
+        why = re.sub("^[?][0-9]+[.]", "", self.uncounted)  # without the number of an unknown dim
+        return text.and_then(f" {cut(f'Not counted: {why}.')}") if why else text
 
 
 def _amount_text(quantity: Quantity, unit: Literal["", "B"] = "") -> str | Formula:
@@ -209,11 +211,12 @@ def _finding_line(kind: Kind, findings: Sequence[Finding], most: int) -> str:
         text = f"{kind.says}: {', '.join(places[:count])}{more} ({kind.section})"
         if rows(text) <= most:
             return text
-    if len(places) > 1 and " " not in places[0]:  # nothing is left of a name that is cut
-        return f"{kind.says}: {len(places):,} places ({kind.section})"
     more = f" and {len(places) - 1:,} more" if len(places) > 1 else ""
     room = WIDTH - MARK - len(f"{more} ({kind.section})")
-    return f"{cut(f'{kind.says}: {places[0]}', room)}{more} ({kind.section})"
+    first = cut(f"{kind.says}: {places[0]}", room)
+    if more and len(first) < len(kind.says) + len(places[0]) / 2:  # too little is left of a place that is cut
+        return f"{kind.says}: {len(places):,} cases ({kind.section})"
+    return f"{first}{more} ({kind.section})"
 
 
 CANNOT_RUN = {"invalid-graph", "never-runs"}  # missing data can be put beside the model

@@ -530,7 +530,9 @@ def test_legal_sizes_hold_only_as_far_as_shapes_are_known() -> None:
     found = hazards(Model.from_proto(text))
     assert not found.is_complete
     assert "Legal sizes, as far as shapes are known: width: multiples of 4" in found.to_text()
-    assert found.found()[0].where.startswith("as far as shapes are known, width: multiples of 4")
+    assert found.found()[0].where.startswith(
+        "width: multiples of 4 from 4, or up to 1 more, as far as shapes are known"
+    )
     assert found.found()[0].text.startswith("as far as shapes are known, legal sizes are width")
     assert hazards(pyramid(0)).found()[0].where.startswith("width: multiples of 4")
 

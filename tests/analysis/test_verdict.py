@@ -117,7 +117,15 @@ def test_names_too_long_for_a_line_are_counted() -> None:
     long = [Finding("fit", f"{'folder-' * 10}{number}/model", "it is wrong") for number in range(3)]
     kinds = [kind for kind in KIND_NAMES if kind not in ("fit", "unloadable", "frozen-past", "lost-write")]
     (_, *lines) = lines_of(*long, *(Finding(kind, "here", "it is wrong") for kind in kinds))
-    assert any(line == "models do not fit together: 3 places (fit)" for line in lines)
+    assert any(line == "models do not fit together: 3 cases (fit)" for line in lines)
+
+
+def test_a_place_of_which_little_fits_is_counted() -> None:
+    """An end such as "6 tensors ... and 2 more" would say nothing."""
+    found = [Finding("fit", f"6 tensors behind Reshape 'block.{number}{'.inner' * 9}'", "wrong") for number in range(3)]
+    kinds = [kind for kind in KIND_NAMES if kind not in ("fit", "unloadable", "frozen-past", "lost-write")]
+    (_, *lines) = lines_of(*found, *(Finding(kind, "here", "it is wrong") for kind in kinds))
+    assert any(line == "models do not fit together: 3 cases (fit)" for line in lines)
 
 
 def test_a_command_is_never_cut() -> None:
@@ -321,6 +329,14 @@ def test_a_verdict_says_why_costs_are_not_known() -> None:
     assert "MACs >= 256, peak of activations >= 64 B, for n 1. Not counted: there is no rule for own.Secret" in (
         " ".join(made.to_text().split())
     )
+
+
+def test_an_unknown_dim_has_no_number_in_a_verdict() -> None:
+    """The number tells dims of one node apart, which a reader of one sentence does not see."""
+    text = """g (float[n] x, int64[2] size) => (float[n, m] y) {
+        places = NonZero (x) one = Cast <to = 1> (places) w = Transpose <perm = [1, 0]> (one) y = MatMul (w, one) }"""
+    made = verdict(Model.from_proto(onnx.helper.make_model(onnx.parser.parse_graph(text))))
+    assert "Not counted: NonZero#0: it is" in " ".join(made.to_text().split())
 
 
 def test_all_sizes_of_a_verdict_that_fit_are_named() -> None:
