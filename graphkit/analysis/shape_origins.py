@@ -84,7 +84,8 @@ class Origins(Result):
             yield from (NodeMark("Shape origins", meaning, "", path, text) for path in group.nodes)
 
     def in_short(self) -> str:
-        return f"{count_things(len(self.groups), 'expression(s)')} that compute shapes" if self.groups else ""
+        compute = "computes" if len(self.groups) == 1 else "compute"
+        return f"{count_things(len(self.groups), 'expression(s)')} that {compute} shapes" if self.groups else ""
 
     def blocks(self) -> Iterator[Block]:
         if not self.groups:

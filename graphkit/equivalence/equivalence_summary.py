@@ -112,7 +112,7 @@ class EquivalenceSummary(Struct, frozen=True):
         """The limits of its sizes, in words that follow "every size", "" for none."""
         if len(self.limits) > MAX_LIMITS:
             return f" within {count_things(len(self.limits), 'limit(s)')} that are told below"
-        return f" with {join_words(self.limits)}" if self.limits else ""
+        return f"{', where' if self.shared_dims else ' with'} {join_words(self.limits)}" if self.limits else ""
 
     @property
     def sizes(self) -> str:

@@ -88,6 +88,11 @@ def test_many_limits_are_counted() -> None:
     )
 
 
+def test_limits_after_names_of_dims_are_a_clause_of_their_own() -> None:
+    shown = EquivalenceSummary({"y": "bit for bit"}, limits=("n <= 1",), shared_dims=("one batch",))
+    assert "at every size with one batch, where n <= 1 (1 of 1" in shown.headline("1 output equal", 1)
+
+
 RANGED = """g (float[{}] x) => (int64[1] y) {{
     s = Shape (x) c = Cast <to = 6> (s) m = Mul (c, k) y = Cast <to = 7> (m) }}"""
 
