@@ -210,11 +210,15 @@ def _scatter_elements(ctx: InferenceContext, array: Array) -> Array | None:
     return result
 
 
+# Operators with indices into one axis, and what onnxruntime says of those that are outside
+ONE_AXIS = {"Gather": "indices element out of data bounds", "GatherElements": "GatherElements op"}
+
+
 def indices_inside(view: NodeView, ranges: ValueRangeAnalysis) -> Iterator[Precondition]:
-    """Yield the preconditions that the indices of a Gather or GatherND are inside of the axes."""
+    """Yield the preconditions that the indices of a Gather, GatherElements or GatherND are inside of the axes."""
     dims, count = view.dims(0), dims_product(view.dims(1))
-    if view.node.is_op("Gather"):
-        sizes, says = [dims[view.axis(view.attr("axis", 0), len(dims))]], "indices element out of data bounds"
+    if view.node.operator in ONE_AXIS:
+        sizes, says = [dims[view.axis(view.attr("axis", 0), len(dims))]], ONE_AXIS[view.node.operator]
         columns: Sequence[Value | None] = view.node.inputs[1:2]
     elif view.node.is_op("GatherND") and not view.attr("batch_dims", 0):
         sizes, says, columns = list(dims), "invalid index found", _index_columns(view.node)

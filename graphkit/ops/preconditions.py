@@ -1,6 +1,6 @@
 """Preconditions: conditions on the dims that a node reads, tested at many assignments at once.
 
-They describe the CPU kernels of onnxruntime 1.31; tests run each kind.
+They describe the CPU kernels of onnxruntime 1.32; tests run each kind.
 """
 
 from __future__ import annotations

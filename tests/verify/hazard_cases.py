@@ -259,6 +259,17 @@ CASES = {
             ),
         ),
     ),
+    "GatherElements by positions": Case(
+        "(float[b, n] x) => (float[A] y)",
+        """s = Shape(x)  n = Gather(s, o)  last = Add(n, o)  k = Unsqueeze(last, z)
+        t = Reshape(x, m1)  y = GatherElements(t, k)""",
+        (
+            (
+                "sizes",
+                "at b=1, n=3, GatherElements 'GatherElements#5' fails: index 4 (n + 1) into an axis of 3 (b*n)",
+            ),
+        ),
+    ),
     "ScatterElements": Case(
         "(float[b, n] x, int64[c, m] i, float[c, m] u) => (float[A, B] y)",
         "y = ScatterElements <axis = 1> (x, i, u)",
@@ -395,12 +406,12 @@ CASES = {
         17,
     ),
     "a Split in more than there are": Case(
-        "(float[n] x) => (float[A] y, float[B] w)",
-        "y, w = Split <num_outputs = 2> (x)",
+        "(float[n] x) => (float[A] y, float[A] w, float[A] u, float[A] v, float[B] t)",
+        "y, w, u, v, t = Split <num_outputs = 5> (x)",
         (
             (
                 "sizes",
-                "at n=1, Split 'Split#0' fails: a dim to be split in 2: n is 1, less than 2",
+                "at n=3 or n=6, Split 'Split#0' fails: the last of 5 parts: n - 4*((n + 4) // 5) is -1, less than 0",
             ),
         ),
     ),

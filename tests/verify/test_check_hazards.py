@@ -21,7 +21,6 @@ from graphkit.shapes import infer
 from graphkit.verify import check_hazards
 
 RealModel = Callable[[str], Model]
-UNTIL_1_31 = {"a Split in more than there are"}  # where the last part alone is empty, later versions give it
 
 
 @pytest.mark.cases(18)
@@ -38,8 +37,6 @@ def test_a_hazard_is_foretold(name: str) -> None:
 )
 @pytest.mark.parametrize("name", CASES)
 def test_onnxruntime_does_what_is_foretold(name: str) -> None:
-    if name in UNTIL_1_31 and runtime_version() >= (1, 32):
-        pytest.skip("onnxruntime runs it since 1.32")
     case = CASES[name]
     made = model(case.io, case.body, case.opset)
     checks = [(one, one.check) for one in check_hazards(made, hazards(made)).hazards]
