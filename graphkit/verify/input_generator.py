@@ -106,7 +106,9 @@ class InputGenerator:
     @cached_property
     def steering_inputs(self) -> frozenset[str]:
         """The inputs that decide sizes or loops, whose elements stay usual."""
-        return frozenset(value.name for value in self.model.roles.inputs if steers_sizes(value))
+        deciding, trusted = steering_values(self.model)
+        inputs = self.model.roles.inputs
+        return frozenset(value.name for value in inputs if value in (trusted if _is_integer(value) else deciding))
 
     @cached_property
     def takes_numbers(self) -> bool:
@@ -422,19 +424,28 @@ HARMLESS = ("axis", "axes", "starts", "ends")  # onnxruntime refuses, or clamps,
 UNCHECKED = ("MaxUnpool", "RotaryEmbedding", "TensorScatter")  # what onnxruntime may not check the indices of
 
 
-def steers_sizes(value: Value) -> bool:
-    """Whether an input's elements reach a size, a count or a loop, or an operator that may not check them."""
+def steering_values(model: Model) -> tuple[frozenset[Value], frozenset[Value]]:
+    """Return the values whose elements reach a size, a count or a loop; and with them those of unchecked indices."""
+    uses = [(node, index) for node in all_nodes(model.scopes) for index, each in enumerate(node.inputs) if each]
+    decided = [node.operand(index) for node, index in uses if _decides_runs(node, index)]
+    trusted = [node.operand(index) for node, index in uses if _trusts_indices(node)]
+
+    def computed_from(reached: Value) -> Sequence[Value]:
+        node = reached.producer
+        return () if node is None or node.is_op(*MEASURING) else node.operands
+
+    deciding = frozenset(walk_breadth_first(decided, computed_from))
+    return deciding, deciding.union(walk_breadth_first(trusted, computed_from))
+
+
+def _trusts_indices(node: Node) -> bool:
+    """Whether an operator may not check its indices, as ONNX's own do."""
+    return node.domain not in ("", "ai.onnx", "ai.onnx.ml") or node.is_op(*UNCHECKED)
+
+
+def _is_integer(value: Value) -> bool:
     declared = declared_type(value)
-    is_integer = declared is not None and declared.dtype in INTEGERS
-
-    def computed_with(reached: Value) -> Iterator[Value | None]:
-        return (out for node, _ in reached.consumers if not node.is_op(*MEASURING) for out in node.outputs)
-
-    def trusts_indices(node: Node) -> bool:  # ONNX's own operators check them
-        return node.domain not in ("", "ai.onnx", "ai.onnx.ml") or node.is_op(*UNCHECKED)
-
-    uses = (use for reached in walk_breadth_first([value], computed_with) for use in reached.consumers)
-    return any(_decides_runs(node, index) or (is_integer and trusts_indices(node)) for node, index in uses)
+    return declared is not None and declared.dtype in INTEGERS
 
 
 def _decides_runs(node: Node, index: int) -> bool:
