@@ -414,8 +414,9 @@ def _unrolled_loops(model: Model) -> Iterator[Row]:
     tokens = model.roles.all("tokens", "embeddings")[:1]
     name = str(dim_at(tokens[0], 1)) if tokens else ""
     shapes = infer(model)
-    values = (value for value in model.graph.values.values() if name and value.kind == "node")
-    pairs = {pair for each in values for pair in zip(declared_dims(each) or (), shapes[each].dims or (), strict=False)}
+    values = [model.graph.values.get(declared) for declared in model.graph.infos if name]
+    made = (value for value in values if value is not None and value.kind == "node")
+    pairs = {pair for each in made for pair in zip(declared_dims(each) or (), shapes[each].dims or (), strict=False)}
     counts = [(n, dim) for n, dim in pairs if isinstance(n, int) and n and dim.symbols == {name} and _is_divided(dim)]
     same = (
         [t for t in range(1, MOST_TOKENS) if all(dim.evaluate({name: t}) == n for n, dim in counts)] if counts else []

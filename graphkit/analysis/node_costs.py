@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, field
 
@@ -309,9 +309,9 @@ class _Walk:
 
     def likeness(self, node: Node) -> object:
         """Return what the costs of a node depend on: its operator and attributes, and the tensors that it works on."""
-        known = self.shapes.table
-        tensors = (NOTHING if value is None else known.get(value) for value in (*node.inputs, *node.outputs))
-        return node.signature, len(node.inputs), *map(id, tensors)
+        known: Mapping[Any, object] = self.shapes.table
+        tensors = map(known.get, (*node.inputs, *node.outputs))
+        return node.signature, len(node.inputs), len(node.operands), *map(id, tensors)
 
     def amount(self, cost: Expr) -> tuple[Amount, str]:
         """Return a cost as an amount, and why some of its symbols have no size, "" if all have."""

@@ -54,27 +54,27 @@ class Plan(NamedTuple):
     """The nodes of a scope in the order in which they run, each with its outputs."""
 
     steps: Sequence[tuple[Node, Sequence[Output]]]
-    # the position of the last node that reads each value; after all of them for an output of the scope
+    # the position of the last node that reads or gives each value; after all of them for an output of the scope
     last: Mapping[Value, int]
-    ending: Mapping[int, Sequence[Value]]  # the values that are read for the last time at each position
+    ending: Mapping[int, Sequence[Value]]  # the values whose last position each one is
 
 
 def _plan_scope(scope: Scope) -> Plan:
     reads = {node: values_read(node) if node.bodies else node.operands for node in scope.nodes}
     nodes = runtime_order(scope, reads)
-    last = {value: position for position, node in enumerate(nodes) for value in reads[node]}
+    last = {value: at for at, node in enumerate(nodes) for values in (reads[node], node.results) for value in values}
     last |= dict.fromkeys(scope.outputs, len(nodes))
     ending = group_pairs((position, value) for value, position in last.items())
     results = frozenset(scope.outputs)
     steps = []
-    for position, node in enumerate(nodes):
+    for node in nodes:
         operator = node.operator
         views, in_place = operator in VIEWS, operator in IN_PLACE
         outputs = []
         for value in node.results if operator != "Constant" else ():
             is_view = views and value.output_index == 0
             kind = NEW if value in results else VIEW if is_view else IN_PLACE_OF if in_place else NEW
-            outputs.append(Output(value, last.get(value, position), kind, node.input(0) if kind else None))
+            outputs.append(Output(value, last[value], kind, node.input(0) if kind else None))
         steps.append((node, outputs))
     return Plan(steps, last, ending)
 
@@ -86,23 +86,23 @@ def runtime_order(scope: Scope, values: Mapping[Node, Collection[Value]] = {}) -
     latest node of the file is searched first. Source: Graph::ReverseDFSFrom and GraphViewer of onnxruntime 1.32.
     `values` has what each node reads, if that is known already.
     """
-    reads: dict[Node, list[Node]] = {}
-    read: set[Node] = set()
+    reads: list[list[int]] = []  # the nodes that each node reads, by index
+    read: set[int] = set()
     for node in scope.nodes:
         found = values.get(node) or values_read(node)
-        here = [value.producer for value in found if value.producer is not None and value.scope is scope]
-        reads[node] = here if len(here) < 2 else sorted(set(here), key=lambda source: source.index)
-        read.update(here)
-    stack: list[Node | None] = [node for node in scope.nodes if node not in read]
-    order: dict[Node, None] = {}
-    visited: set[Node] = set()
+        here = {value.producer.index for value in found if value.producer is not None and value.scope is scope}
+        reads.append(sorted(here))
+        read |= here
+    stack = [index for index in range(len(reads)) if index not in read]
+    order: dict[int, None] = {}
+    visited: set[int] = set()
     while stack:
-        if (top := stack.pop()) is None:  # what the node below it reads is done
-            order[stack.pop()] = None  # type: ignore[index]
+        if (top := stack.pop()) < 0:  # what the node reads is done
+            order[~top] = None
         elif top not in visited:
             visited.add(top)
-            stack += [top, None, *[source for source in reads[top] if source not in visited]]
-    return (*order, *(node for node in scope.nodes if node not in order))
+            stack += [~top, *[source for source in reads[top] if source not in visited]]
+    return tuple(scope.nodes[index] for index in (*order, *(each for each in range(len(reads)) if each not in order)))
 
 
 class Alive(NamedTuple):
@@ -134,7 +134,7 @@ class PeakMemory:
     def __init__(self, shapes: Shapes) -> None:
         self.shapes, self.functions = shapes, function_scopes(shapes.model)
         self.plans: dict[Scope, Plan] = {}
-        self.expressions: dict[Value, Expr | str] = {}
+        self.expressions: dict[int, Expr] = {}  # by the identity of the tensor, which layers share
 
     def at(self, sizes: Mapping[str, int]) -> Peak:
         run = _Run(self, sizes)
@@ -182,13 +182,12 @@ class PeakMemory:
 
     def size(self, value: Value) -> Expr | str:
         """Return the bytes of a tensor, or why they are not known."""
-        size = self.expressions.get(value)
-        if size is None:
+        key = id(self.shapes.table.get(value))
+        if (size := self.expressions.get(key)) is None:
             try:
-                size = bytes_of(value, self.shapes)
+                size = self.expressions[key] = bytes_of(value, self.shapes)
             except FAILURES as error:
-                size = str(error)
-            self.expressions[value] = size
+                return str(error)
         return size
 
 
@@ -232,7 +231,8 @@ class _Buffers(Struct):
     def peak(self) -> _ScopePeak:
         if not self.steps:
             return EMPTY
-        place = max(range(len(self.steps)), key=lambda at: self.steps[at][0])
+        sizes = [size for size, _, _ in self.steps]
+        place = sizes.index(max(sizes))
         size, node, inside = self.steps[place]
         end = len(self.steps)
         alive = {
@@ -240,7 +240,7 @@ class _Buffers(Struct):
         }
         moments: list[Moment] = []  # at each node, those inside of a node in its place unless they are too many
         for there, at, within in self.steps:
-            if 0 < len(within.moments) <= MAX_MOMENTS - len(moments):
+            if within.moments and len(within.moments) <= MAX_MOMENTS - len(moments):
                 moments += [(each, there - within.bytes + more) for each, more in within.moments]
             else:
                 moments.append((at, there))
@@ -292,7 +292,7 @@ class _Run:
                     there.add(value, self._bytes(value))
             inner = inside if is_loop else EMPTY
             there.steps.append((there.now + inner.bytes, node, inner))
-            there.free_unneeded([*ending.get(position, ()), *(output.value for output in outputs)], position)
+            there.free_unneeded(ending.get(position, ()), position)
         return there
 
     def _buffer_of(self, output: Output, position: int, there: _Buffers) -> Value | None:

@@ -372,7 +372,6 @@ def _is_missing(operator: str, opset: int) -> bool:
     return opset <= onnx.defs.onnx_opset_version() and not onnx.defs.has(operator, max_inclusive_version=opset)
 
 
-@lru_cache(maxsize=4096)
 def _types_of_inputs(op_type: str, version: int) -> tuple[tuple[str, Collection[str]], ...]:
     """Return the type variable of each input of an operator, and the types that it takes."""
     schema = operator_schema(op_type, version)
@@ -381,10 +380,15 @@ def _types_of_inputs(op_type: str, version: int) -> tuple[tuple[str, Collection[
 
 def _wrong_dtypes(node: Node, shapes: Shapes) -> str:
     """Return the dtypes that a node reads and its operator does not take, "" if there are none."""
-    formals = () if node.bodies else _types_of_inputs(node.op_type, node.scope.opset())
+    read = () if node.bodies else tuple([0 if each is None else shapes[each].dtype for each in node.inputs])
+    return _wrong_among(node.op_type, node.scope.opset(), read)
+
+
+@lru_cache(maxsize=4096)  # layers repeat
+def _wrong_among(op_type: str, version: int, read: Sequence[int]) -> str:
+    formals = _types_of_inputs(op_type, version)
     dtypes: dict[str, int] = {}
-    for value, (variable, types) in zip(node.inputs, (*formals, *formals[-1:] * len(node.inputs)), strict=False):
-        dtype = 0 if value is None else shapes[value].dtype or 0
+    for dtype, (variable, types) in zip(read, (*formals, *formals[-1:] * len(read)), strict=False):
         if dtype in BITS and f"tensor({onnx.TensorProto.DataType.Name(dtype).lower()})" not in types:
             return dtype_name(dtype)
         if dtype in BITS and (other := dtypes.setdefault(variable, dtype)) != dtype:
@@ -495,8 +499,9 @@ def _model_problems(model: Model) -> Iterator[Finding]:
         yield Finding("invalid-graph", where, text, node.path, len(wrong))
     # What keeps onnxruntime from loading a model although no run meets it: names twice (a Constant becomes a tensor),
     # and branches that never run, of which there is none where inputs decide
-    nodes = [node for node in all_nodes(model.scopes) if node.proto.name and not node.is_op("Constant")]
-    is_repeated = len({(node.scope, node.proto.name) for node in nodes}) < len(nodes)
+    every = [(node.scope, node.proto.name) for node in all_nodes(model.scopes) if not node.is_op("Constant")]
+    named = [place for place in every if place[1]]
+    is_repeated = len(set(named)) < len(named)
     if not is_repeated and all(map(trace_condition, find_nodes(model.scopes, "If"))):
         return
     from graphkit.equivalence.loading import loadable_copy  # which few models need

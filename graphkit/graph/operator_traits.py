@@ -255,9 +255,9 @@ def value_inputs(node: Node) -> Mapping[int, str]:
     """Return the inputs whose value a node reads: name by index, without those that it leaves out."""
     if node.operator not in VALUE_INPUTS:
         return {}
-    opset = node.scope.opset()
-    inputs_read = next((inputs for since, inputs in reversed(VALUE_INPUTS[node.operator]) if opset >= since), {})
-    return {index: name for index, name in inputs_read.items() if node.input(index) is not None}
+    opset, inputs = node.scope.opset(), node.inputs
+    inputs_read = next((read for since, read in reversed(VALUE_INPUTS[node.operator]) if opset >= since), {})
+    return {i: name for i, name in inputs_read.items() if i < len(inputs) and inputs[i] is not None}
 
 
 # What attentions, lookups and rotary embeddings read.

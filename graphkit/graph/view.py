@@ -231,7 +231,7 @@ class Node:
 
     def is_op(self, *op_types: str) -> bool:
         """Whether it is one of these operators of the default domain."""
-        return not self.domain and self.op_type in op_types
+        return self.operator in op_types
 
     def input(self, index: int) -> Value | None:
         """Return its input at an index, or None if it is left out."""
@@ -577,9 +577,10 @@ def walk_breadth_first(
     met = set(queue)
     for item in queue:
         yield item
-        unmet = dict.fromkeys(each for each in following(item) if each is not None and each not in met)
-        met.update(unmet)
-        queue += unmet
+        for each in following(item):
+            if each is not None and each not in met:
+                met.add(each)
+                queue.append(each)
 
 
 def walk_postorder(starts: Iterable[ItemT], following: Callable[[ItemT], Iterable[ItemT | None]]) -> Iterator[ItemT]:
