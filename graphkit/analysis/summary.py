@@ -19,6 +19,7 @@ from msgspec import Struct
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.dtypes import BITS, INTEGERS, dtype_name
 from graphkit.errors import count_things
+from graphkit.graph.dataflow import find_misfit
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import group_pairs
 from graphkit.graph.operator_traits import EXTRA, QUANTIZED, operator_schema
@@ -396,34 +397,11 @@ def _wrong_among(op_type: str, version: int, read: Sequence[int]) -> str:
     return ""
 
 
-@lru_cache(maxsize=4096)
-def _wrong_form(op_type: str, opset: int, inputs: int, outputs: int, attributes: tuple[tuple[str, int], ...]) -> str:
-    """Return what of a node its operator does not have, "" if all is as the operator has it."""
-    schema = operator_schema(op_type, opset)
-    if schema is None:
-        return ""
-    for count, least, most, what in (
-        (inputs, schema.min_input, schema.max_input, "input(s)"),
-        (outputs, schema.min_output, schema.max_output, "output(s)"),
-    ):
-        if not least <= count <= most:
-            return f"has {count_things(count, what)}, not {least if least == most else f'{least} to {most}'}"
-    for name, kind in attributes:
-        if name not in schema.attributes:
-            return f"has an attribute '{name}', which {op_type} has not"
-        if kind != schema.attributes[name].type.value:  # type: ignore[attr-defined]
-            return f"has an attribute '{name}' of the kind {onnx.AttributeProto.AttributeType.Name(kind)}"
-    names = {name for name, _ in attributes}
-    missing = [name for name, attribute in schema.attributes.items() if attribute.required and name not in names]
-    return f"lacks the attribute '{missing[0]}'" if missing else ""
-
-
 def _find_wrong_nodes(nodes: Iterable[Node], shapes: Shapes) -> Iterator[tuple[Node, str, str]]:
     """Yield the nodes that are not as their operator is, what is wrong, and what to do."""
     for node in nodes:
-        kinds = tuple([(name, each.type) for name, each in node.attributes.items()])
-        if form := _wrong_form(node.op_type, node.scope.opset(), len(node.inputs), len(node.outputs), kinds):
-            yield node, form, "look at what its exporter said of it"
+        if misfit := find_misfit(node):
+            yield node, misfit, "look at what its exporter said of it"
         elif read := _wrong_dtypes(node, shapes):
             yield node, f"reads {read}", "a Cast before it would do"
         else:

@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 
 import onnx
 import onnx.defs
+from msgspec import Struct
 
 from graphkit.errors import ModelError
 from graphkit.graph.operator_traits import operator_schema
@@ -115,7 +116,7 @@ def check_scopes(scopes: tuple[Scope, ...], file: str | None = None) -> None:
                 _check_names(scope, file)
             for node in scope.nodes:
                 fault = _attribute_fault(node, root is not scopes[0])
-                if fault or (node.op_type not in functions and (fault := _missing_part(node))):
+                if fault or (node.op_type not in functions and (fault := find_misfit(node))):
                     raise ModelError(f"{node.operator} {fault}", file=file, node=node.path, hint=HINT)
 
 
@@ -143,42 +144,54 @@ def _attribute_fault(node: Node, is_in_function: bool) -> str:
     return ""
 
 
-# Of an operator: the inputs that it needs, its least number of outputs, kinds of attributes, those that it needs.
-Form = tuple[tuple[int, ...], int, Mapping[str, int], tuple[str, ...]]
+class Form(Struct, frozen=True):
+    """What the nodes of an operator have."""
+
+    needed: tuple[int, ...]  # the inputs that they need
+    most: tuple[int, int]  # inputs and outputs
+    least_outputs: int
+    kinds: Mapping[str, int]  # of attributes
+    required: tuple[str, ...]  # attributes
+    is_older: bool  # than ONNX's: runtimes knew some operators before ONNX did, with more than these
 
 
 @lru_cache(maxsize=4096)
 def _operator_form(op_type: str, domain: str, version: int) -> Form | None:
     if not onnx.defs.has(op_type, domain):
         return None
-    # Runtimes knew some operators before ONNX did.
-    schema = operator_schema(op_type, version, domain) or onnx.defs.get_schema(op_type, domain)
+    exact = operator_schema(op_type, version, domain)
+    schema = exact or onnx.defs.get_schema(op_type, domain)
     single = onnx.defs.OpSchema.FormalParameterOption.Single
-    inputs = tuple(index for index, formal in enumerate(schema.inputs) if formal.option == single)
+    needed = tuple(index for index, formal in enumerate(schema.inputs) if formal.option == single)
     kinds = {name: int(attribute.type) for name, attribute in schema.attributes.items()}  # type: ignore[call-overload]
     required = tuple(name for name, attribute in schema.attributes.items() if attribute.required)
-    return inputs, schema.min_output, kinds, required
+    most = schema.max_input, schema.max_output
+    return Form(needed, most, schema.min_output, kinds, required, is_older=exact is None)
 
 
-def _missing_part(node: Node) -> str:
-    """Return the part that a node lacks to fit its operator, "" for none or if onnx does not know the operator."""
+def find_misfit(node: Node) -> str:
+    """Return what keeps a node from fitting its operator, "" for nothing or if onnx does not know the operator."""
     version = node.scope.opset(node.domain)
     form = _operator_form(node.op_type, node.domain, version) if 0 < version < 1 << 31 else None
     if form is None:
         return ""
-    inputs, outputs, kinds, required = form
-    for index in inputs:
+    for index in form.needed:
         if not isinstance(node.input(index), Value):
             return f"lacks input {index}"
-    if len(node.outputs) < outputs:
-        return f"has {len(node.outputs)} outputs and needs {outputs}"
-    for name in required:
+    if len(node.outputs) < form.least_outputs:
+        return f"has {len(node.outputs)} outputs and needs {form.least_outputs}"
+    for given, most, what in zip((node.inputs, node.outputs), form.most, ("inputs", "outputs"), strict=True):
+        if len(given) > most and not form.is_older:
+            return f"has {len(given)} {what} and takes {most}"
+    for name in form.required:
         if name not in node.attributes:
             return f"lacks its attribute '{name}'"
     values = VALUES & node.attributes.keys()
     if node.is_op("Constant") and len(values) != 1:
         return f"has {len(values)} values and needs 1"
     for name, attribute in node.attributes.items():
-        if attribute.type != kinds.get(name, attribute.type):
+        if name not in form.kinds and not form.is_older:
+            return f"has an attribute '{name}', which {node.operator} does not have"
+        if attribute.type != form.kinds.get(name, attribute.type):
             return f"has an attribute '{name}' of another kind"
     return ""

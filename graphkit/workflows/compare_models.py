@@ -98,6 +98,7 @@ def compare_models(
 
 def _load_model(source: ModelLike) -> Model:
     model = as_model(source)
+    model.check_soundness()
     check_files(model)
     return declarations(model).model
 
