@@ -108,7 +108,8 @@ def _remaining_dim(ctx: InferenceContext, total: Expr, present: Expr, *, is_infe
     if present == 0:
         raise UnknownError("-1 beside a dim of 0")
     if is_nonzero(present) or (is_inferred and not ctx.attr("allowzero", 0)):
-        return ctx.quotient(total, present, f"{total} elements")
+        rest = ctx.quotient(total, present, f"{total} elements")
+        return maximum(rest, 1) if lower(total) > 0 == lower(rest) and present.constant is None else rest
     return ctx.new_symbol(f"beside {present}, which may be 0, any number of elements fits")
 
 
@@ -128,8 +129,8 @@ def _explicit_dim(ctx: InferenceContext, source: Dims, index: int, element: Elem
         raise ctx.impossible(problem, "a target dim of 0 has nothing to copy")
     expr = Expr.of(element)  # type: ignore[arg-type]
     least = lower(expr)
-    if least >= 1 or (least >= 0 and (allow_zero or (index < len(source) and _is_zero_together(source[index], expr)))):
-        return expr
+    if least >= 1 or (least >= 0 and (allow_zero or index >= len(source) or _is_zero_together(source[index], expr))):
+        return expr  # a 0 that has nothing to copy is an error
     return None
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from itertools import product
 
 import numpy as np
 import pytest
 from small_models import model
 
+from graphkit import fold
 from graphkit.equivalence import check_equivalence
 from graphkit.errors import ModelError
 from graphkit.model import Model
 from graphkit.runtime.session import RunError, Session
+from graphkit.shapes import infer
 
 DIMS = "t = Shape <end = 1> (x) b = Shape <end = 1> (z) "
 QUOTIENT = DIMS + "q = Div (t, b) s = Concat <axis = 0> (b, q, six) y = Reshape (x, s)"
@@ -87,3 +90,23 @@ def test_a_reshape_that_infers_a_dim_beside_0_may_fail() -> None:
     after = made(repeated + "r = Concat <axis = 0> (b, minus, m) y = Reshape (e, r)", "N, past_M")
     assert check_equivalence(before, before).is_proven
     assert not check_equivalence(before, after).proven
+
+
+KEYS = """g (float[n, s, 64] x, float[b, 4] z) => (float[k, l, m] y, float[k, l, m, o] w) {
+    b = Shape <end = 1> (z)  heads = Concat <axis = 0> (b, minus, eight, eight)  split = Reshape (x, heads)
+    t = Transpose <perm = [0, 2, 1, 3]> (split)  count = Shape <start = 2, end = 3> (t)
+    flat = Concat <axis = 0> (minus, count, eight)  y = Reshape (t, flat)
+    turned = Transpose <perm = [0, 2, 1]> (y)  four = Concat <axis = 0> (b, eight, eight, count)
+    w = Reshape (turned, four) }"""
+
+
+def test_what_is_inferred_of_elements_is_no_dim_of_0() -> None:
+    """Keys that are cut by the batch of another input, as diffusers does: none of them would fit into no place."""
+    read = model(KEYS, minus=[-1], eight=[8])
+    shapes = infer(read)
+    assert (str(shapes["y"]), str(shapes["w"])) == ("[8*b, max((n*s) // b, 1), 8]", "[b, 8, 8, max((n*s) // b, 1)]")
+    assert check_equivalence(read, fold(read).model).is_proven
+    for n, s, b in product(range(1, 5), repeat=3):
+        feed = {"x": np.ones((n, s, 64), np.float32), "z": np.ones((b, 4), np.float32)}
+        with suppress(RunError):
+            assert Session(read, threads=1).run(feed)["y"].shape == (8 * b, n * s // b, 8)
