@@ -316,4 +316,5 @@ AXIOMS: tuple[Axiom, ...] = (
     Axiom.of("quantize", "DynamicQuantizeLinear QuantizeLinear DequantizeLinear", flat.quantize_list),
     Axiom.of("rows", "Softmax LogSoftmax LayerNormalization RMSNormalization", flat.work_on_rows),
     Axiom.of("row sums", "ReduceSum ReduceMean ReduceMax ReduceMin ReduceL2 ReduceProd", flat.reduce_rows),
+    Axiom.of("row places", "ArgMax ArgMin", flat.reduce_rows),
 )

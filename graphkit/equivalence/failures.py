@@ -240,6 +240,12 @@ def _always_reduces(app: Application) -> bool:
     return axes is not None and _is_float(app) and all(-rank <= axis < rank for axis in axes)
 
 
+def _always_finds_place(app: Application) -> bool:
+    first = app.operand(0)
+    axis = app.axis(app.attr("axis", 0), len(first.shape))
+    return first.dtype == TensorProto.FLOAT and lower(first.shape[axis]) >= 1
+
+
 def _always_normalizes(app: Application) -> bool:
     first = app.operand(0)
     if not first.shape or app.attr("axis", -1) not in (-1, len(first.shape) - 1) or not _is_float(app):
@@ -253,6 +259,7 @@ ALWAYS = frozenset({"Identity", "Shape", "Size", "Constant"})
 RULES: Mapping[str, Callable[[Application], bool]] = {
     **dict.fromkeys(("Softmax", "LogSoftmax"), _always_softmaxes),
     **dict.fromkeys(("ReduceSum", "ReduceMean", "ReduceL2"), _always_reduces),
+    **dict.fromkeys(("ArgMax", "ArgMin"), _always_finds_place),
     **dict.fromkeys(cutting.WRITES, _always_scatters),
     "Cast": lambda app: {app.operand(0).dtype, app.dtype} <= {*INTEGERS, *FLOATS},
     "Clip": lambda app: (

@@ -306,15 +306,16 @@ def work_on_rows(app: Application) -> Result:
 
 def reduce_rows(app: Application) -> Result:
     """Reduce the last axis row by row, and shape the result afterwards."""
-    first, axes = app.operand(0), app.listed_numbers(1, "axes")
-    rank = len(first.shape)
+    first, finds_place = app.operand(0), app.node.is_op("ArgMax", "ArgMin")
+    axes, rank = [app.attr("axis", 0)] if finds_place else app.listed_numbers(1, "axes"), len(first.shape)
     if not rank or axes not in ([-1], [rank - 1]):
         return "it is over another axis than the last"
     rows = dims_product(first.shape[:-1])
     flat = app.tools.movement.reshape(first, (rows, first.shape[-1]))
     is_all = rank == 1 and app.node.operator not in IN_ORDER
     op = f"{app.node.operator} of {'all' if is_all else 'rows'}"
-    key = (*(app.attributes[:1] if app.dtype in HALVES else ()), app.index)
+    last = [app.attr("select_last_index", 0)] if finds_place else []
+    key = (*(app.attributes[:1] if first.dtype in HALVES else ()), *last, app.index)
     return app.tools.movement.reshape(app.tools.terms.make(op, key, (flat,), app.dtype, (rows,)), app.shape)
 
 

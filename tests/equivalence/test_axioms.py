@@ -148,6 +148,9 @@ CASES = (
          "y = ReduceSum <keepdims = 0> (x, last)", "(T[past_b, s, 6] x) => (T[k, l] y)", dtypes=("float", "double")),
     Case("row sums", "a = Reshape (x, width) c = ReduceMean (a, last) s = Shape <end = 2> (x) y = Reshape (c, s)",
          "y = ReduceMean <keepdims = 0> (x, last)", "(T[past_b, s, 6] x) => (T[k, l] y)", dtypes=("float", "double")),
+    Case("row places", "a = Reshape (x, width) c = ArgMax <axis = 1, keepdims = 0> (a) s = Shape <end = 2> (x) "
+         "y = Reshape (c, s)", "y = ArgMax <axis = -1, keepdims = 0> (x)", "(T[past_b, s, 6] x) => (int64[k, l] y)",
+         dtypes=("float", "double")),
     Case("lookup", "f = Reshape (i, last) a = Gather (x, f) s = Shape (i) t = Concat <axis = 0> (s, i6) "
          "y = Reshape (a, t)", "y = Gather (x, i)", "(T[5, 6] x, int64[past_b, s] i) => (T[k, l, m] y)"),
     Case("neutral", "s = Shape (x) z = ConstantOfShape (s) a = Add (z, n) y = Sub (a, x)", "y = Sub (n, x)",

@@ -397,6 +397,9 @@ def sizes() -> Iterator[tuple[str, Pair]]:
 def reductions() -> Iterator[tuple[str, Pair]]:
     for op in ("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL2"):
         yield f"{op} of the other axis", Pair(f"y = {op} (x, i0)", f"a = {op} (x, i1) y = Transpose (a)", SQUARE)
+    for other in ("axis = 0", "axis = 1, select_last_index = 1"):
+        node = "a = ArgMax <{}> (x) b = Add (x, v) c = Cast <to = 1> (a) y = Add (b, c)"
+        yield f"the place along {other}", Pair(node.format("axis = 1"), node.format(other), SQUARE)
     for op in ("Softmax", "LogSoftmax"):
         yield f"{op} over the other axis", Pair(f"y = {op} <axis = 0> (x)", f"y = {op} <axis = 1> (x)", SQUARE)
     whole = "a = Reshape (x, line) b = Softmax (a) s = Shape (x) y = Reshape (b, s)"
