@@ -27,15 +27,15 @@ BLIND = COMPARING | operator_set(
     """
 )
 BLIND_IN_SECOND = operator_set("RoiAlign")
-FAITHFUL_IN_ALL = VARIADIC | operator_set("Add Concat Gemm MatMul Mul Sub Where")
+FAITHFUL_IN_ALL = VARIADIC | operator_set("Add Concat Einsum Gemm MatMul Mul Sub Where")
 FAITHFUL = FAITHFUL_IN_ALL | MOVING
 FAITHFUL |= operator_set(
     """
-    Acos Acosh Asin Asinh Atan Atanh AveragePool BatchNormalization Ceil Celu Clip Conv CumSum Div Elu Erf Floor GRU
-    Gelu GlobalAveragePool GlobalMaxPool HardSigmoid HardSwish LRN LSTM LayerNormalization LeakyRelu LogSoftmax
-    LpNormalization LpPool MaxPool MeanVarianceNormalization Mish Neg Pad RMSNormalization RNN ReduceLogSumExp
-    ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum Relu Round Selu Shrink Sin Sinh Softsign Sqrt Swish Tan Tanh
-    ThresholdedRelu
+    Acos Acosh Asin Asinh Atan Atanh AveragePool BatchNormalization Ceil Celu Clip Conv ConvTranspose CumSum Div Elu Erf
+    Floor GRU Gelu GlobalAveragePool GlobalMaxPool GroupNormalization HardSigmoid HardSwish InstanceNormalization LRN
+    LSTM LayerNormalization LeakyRelu LogSoftmax LpNormalization LpPool MaxPool MeanVarianceNormalization Mish Neg PRelu
+    Pad RMSNormalization RNN ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum Relu Resize Round Selu
+    Shrink Sin Sinh Softsign Sqrt Swish Tan Tanh ThresholdedRelu
     """
 )
 FAITHFUL_IN_FIRST = operator_set("BatchNormalization Div")  # and in no other

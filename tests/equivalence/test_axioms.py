@@ -487,7 +487,7 @@ def test_signs_of_zeros_matter_no_more_than_is_said(operator: str) -> None:
     is_bool = operator in ("IsNaN", "IsInf", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
     kind = "bool" if is_bool else "int64" if operator == "NonZero" else "float"
     inputs = "x" if operator in UNARY else "x, z"
-    attribute = "<axis = 0>" if operator == "Concat" else ""
+    attribute = {"Concat": "<axis = 0>", "Einsum": '<equation = "ij,jk->ik">'}.get(operator, "")
     text = f"g (float[n, m] x, float[n, m] z) => ({kind}[k, l] y) {{ y = {operator} {attribute} ({inputs}) }}"
     session = Session(model(text), threads=1)
     rng = np.random.default_rng(0)
@@ -502,6 +502,29 @@ def test_signs_of_zeros_matter_no_more_than_is_said(operator: str) -> None:
             assert np.array_equal(right, made, equal_nan=kind == "float")
             if operator in BLIND:
                 assert np.array_equal(bits(right), bits(made))
+
+
+OF_PLANES = {
+    "InstanceNormalization (x, v, v)": {"v": [1.5, -0.5]},
+    "GroupNormalization <num_groups = 2> (x, v, v)": {"v": [1.5, -0.5]},
+    "PRelu (x, slope)": {"slope": [[[0.5]]]},
+    "ConvTranspose (x, w)": {"w": [[[[-1, 2], [0, 1]]]] * 2},
+    'Resize <mode = "linear"> (x, , twice)': {"twice": [1, 1, 2, 2]},
+    'Resize <mode = "cubic"> (x, , twice)': {"twice": [1, 1, 2, 2]},
+}
+
+
+@pytest.mark.cases(6)
+@pytest.mark.parametrize(("node", "constants"), OF_PLANES.items())
+def test_signs_of_zeros_matter_no_more_than_is_said_in_planes(node: str, constants: dict[str, list[float]]) -> None:
+    numbers = {name: np.array(each, np.float32) for name, each in constants.items()}
+    made = model(f"g (float[1, 2, 3, 3] x) => (float[a, b, c, d] y) {{ y = {node} }}", **numbers)
+    made.proto.opset_import[0].version = 21
+    session = Session(made, threads=1)
+    assert node.split(" ")[0] in FAITHFUL
+    for seed in range(20):
+        x = np.random.default_rng(seed).choice(np.array(EDGES[:8], np.float32), (1, 2, 3, 3))
+        assert np.array_equal(session.run({"x": x})["y"], session.run({"x": flipped(x)})["y"], equal_nan=True)
 
 
 def test_a_tensor_that_is_repeated_in_another_order_is_another_one() -> None:
@@ -524,6 +547,16 @@ def test_constants_run_as_folding_runs_them_though_kernels_would_pack_a_weight()
     folded = fold(original).model
     assert [node.op_type for node in folded.graph.nodes] == ["Add"]
     assert [each.exactness for each in check_equivalence(original, folded).outputs] == ["bit for bit"]
+
+
+def test_zeros_that_are_added_before_products_go() -> None:
+    """Wav2Vec2-BERT's biases that were never trained, before an Einsum with a table of distances."""
+    text = """g (float[n, 6] x, float[6, 6] w) => (float[n, 6] y) {
+        a = Add (x, zeros) b = Einsum <equation = "ij,jk->ik"> (a, w) y = Softmax (b) }"""
+    original = model(text, zeros=np.zeros(6, np.float32))
+    folded = fold(original).model
+    assert [node.op_type for node in folded.graph.nodes] == ["Einsum", "Softmax"]
+    assert check_equivalence(original, folded).is_proven
 
 
 def test_zeros_that_are_added_count_as_such() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from graphkit.dtypes import FLOATS, INTEGERS
-from graphkit.graph.operator_traits import MOVING, RECURRENT, VARIADIC, operator_set, value_inputs
+from graphkit.graph.operator_traits import MOVING, RECURRENT, VARIADIC, value_inputs
 from graphkit.graph.uses import moved_from
 from graphkit.graph.view import ZERO, Node, Scope, Value, walk_breadth_first
 from graphkit.ops.numerics import BLIND, FAITHFUL, FAITHFUL_IN_FIRST
@@ -150,9 +150,7 @@ ZERO_FLOATS = {*FLOATS, onnx.TensorProto.BFLOAT16}
 
 # Operators whose result is the same for 0.0 and -0.0, or differs at most in the sign of a zero, in all inputs.
 BLIND_HERE = BLIND | {"ArgMax", "ArgMin"}
-FAITHFUL_HERE = FAITHFUL | operator_set(
-    "Cast ConvTranspose Einsum GroupNormalization InstanceNormalization PRelu Resize ScatterND"
-)
+FAITHFUL_HERE = FAITHFUL | {"Cast", "ScatterND"}
 
 DEPENDS = "it adds zeros, but a later node may depend on the sign of a zero"
 SIGNS = "it adds zeros, which makes 0 of -0 in an output; with `--fuse` it goes"
