@@ -179,7 +179,7 @@ def _count_heads(model: Model, cache: KVCache) -> tuple[int | None, int | None, 
     votes: Counter[tuple[int | None, int | None]] = Counter()
     for node in all_nodes(model.scopes):
         for attribute in ("num_heads", "q_num_heads") if node.attributes else ():
-            if (heads := node.attr(attribute, 0)) is not None and heads > 0:
+            if attribute in node.attributes and (heads := node.attr(attribute, 0)) is not None and heads > 0:
                 votes[heads, None] += 1
         if node.op_type in WEIGHTED and (vote := _projection_heads(node, kv_heads, head_dim)) is not None:
             votes[vote] += 1

@@ -87,22 +87,21 @@ def runtime_order(scope: Scope, values: Mapping[Node, Collection[Value]] = {}) -
     `values` has what each node reads, if that is known already.
     """
     reads: list[list[int]] = []  # the nodes that each node reads, by index
-    read: set[int] = set()
     for node in scope.nodes:
         found = values.get(node) or values_read(node)
-        here = {value.producer.index for value in found if value.producer is not None and value.scope is scope}
-        reads.append(sorted(here))
-        read |= here
-    stack = [index for index in range(len(reads)) if index not in read]
-    order: dict[int, None] = {}
-    visited: set[int] = set()
+        reads.append([value.producer.index for value in found if value.producer is not None and value.scope is scope])
+    read = set().union(*reads)
+    stack, order = [index for index in range(len(reads)) if index not in read], list[int]()
+    is_visited = [False] * len(reads)
     while stack:
         if (top := stack.pop()) < 0:  # what the node reads is done
-            order[~top] = None
-        elif top not in visited:
-            visited.add(top)
-            stack += [~top, *[source for source in reads[top] if source not in visited]]
-    return tuple(scope.nodes[index] for index in (*order, *(each for each in range(len(reads)) if each not in order)))
+            order.append(~top)
+        elif not is_visited[top]:
+            is_visited[top] = True
+            here = reads[top] if len(reads[top]) < 2 else sorted(set(reads[top]))
+            stack += [~top, *[source for source in here if not is_visited[source]]]
+    order += [index for index, is_done in enumerate(is_visited) if not is_done]
+    return tuple([scope.nodes[index] for index in order])
 
 
 class Alive(NamedTuple):
@@ -255,7 +254,7 @@ class _Run:
         self.unknown: dict[str, Value] = {}
         self.running: list[Scope] = []
         self.peaks: dict[Scope, _ScopePeak] = {}  # a scope has the same peak at each call
-        self.numbers: dict[Expr, int] = {}  # layers repeat
+        self.numbers: dict[int, int] = {}  # by the identity of the tensor, which layers share
 
     def scope_peak(self, scope: Scope, states: Sequence[Value] = ()) -> _ScopePeak:
         """Return the peak of a scope; `states` are inputs of a body that the iteration before has made."""
@@ -306,12 +305,13 @@ class _Run:
         return root if is_free and root and there.bytes[root] == self._bytes(output.value) else output.value
 
     def _bytes(self, value: Value) -> int:
+        key = id(self.memory.shapes.table.get(value))
+        if (number := self.numbers.get(key)) is not None:
+            return number
         size = self.memory.size(value)
         if isinstance(size, Expr):
-            if size in self.numbers:
-                return self.numbers[size]
             try:
-                return self.numbers.setdefault(size, max(size.evaluate(self.sizes), 0))
+                return self.numbers.setdefault(key, max(size.evaluate(self.sizes), 0))
             except KeyError as missing:
                 reasons = self.memory.shapes.reasons
                 size = f"{missing.args[0]}: {reasons.get(missing.args[0], 'it is an element of an input')}"

@@ -187,7 +187,7 @@ def _derive_forward(scope: Scope, tensors: ShapeTensors) -> None:
     tensors.static.update(constants)
     tensors.derived.update(constants)
     for node in scope.nodes:
-        for body in node.bodies.values():
+        for body in node.bodies.values() if node.bodies else ():
             _derive_forward(body, tensors)
         outputs = node.results
         if node.is_op("If"):
@@ -234,10 +234,9 @@ def _demand_backward(scope: Scope, tensors: ShapeTensors) -> None:
             for body in node.bodies.values():
                 pairs = zip(node.outputs, body.outputs, strict=False)
                 tensors.feeding.update(inner for outer, inner in pairs if outer in tensors.feeding)
-        for body in node.bodies.values():
+        for body in node.bodies.values() if node.bodies else ():
             _demand_backward(body, tensors)
-        reads = value_inputs(node)
-        passes_on = node.operator not in MEASURING and tensors.works_on_shapes(node)
-        for index, value in enumerate(node.inputs):
-            if value is not None and (index in reads or passes_on):
-                tensors.feeding.add(value)
+        if node.operator not in MEASURING and tensors.works_on_shapes(node):
+            tensors.feeding.update(node.operands)
+        else:
+            tensors.feeding.update([node.operand(index) for index in value_inputs(node)])

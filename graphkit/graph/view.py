@@ -148,6 +148,9 @@ def _leave_out_none(values: tuple[Value | None, ...]) -> tuple[Value, ...]:
     return values if None not in values else tuple(filter(None, values))  # type: ignore[return-value]
 
 
+NONE: Mapping[str, Any] = MappingProxyType({})
+
+
 class Node:
     """One node of a scope.
 
@@ -161,20 +164,22 @@ class Node:
         bodies: The scopes of its graph attributes, by attribute name.
     """
 
-    attributes: Mapping[str, AttributeProto] = MappingProxyType({})
-    bodies: Mapping[str, Scope] = MappingProxyType({})
-    inputs: tuple[Value | None, ...] = ()
-    outputs: tuple[Value | None, ...] = ()
-    operands: tuple[Value, ...] = ()
-    results: tuple[Value, ...] = ()
+    __slots__ = (
+        *("_constant", "_signature", "attributes", "bodies", "domain", "index", "inputs", "op_type", "operands"),
+        *("operator", "outputs", "proto", "results", "scope"),
+    )
 
     def __init__(self, proto: onnx.NodeProto, scope: Scope, index: int) -> None:
         self.proto, self.scope, self.index = proto, scope, index
         self.op_type: str = proto.op_type
         self.domain = domain_of(as_text(proto.domain)) if proto.domain else ""
         self.operator = f"{self.domain}.{self.op_type}" if self.domain else self.op_type
-        if attributes := proto.attribute:
-            self.attributes = {attribute.name: attribute for attribute in attributes}
+        attributes = proto.attribute
+        self.attributes: Mapping[str, AttributeProto] = {each.name: each for each in attributes} if attributes else NONE
+        self.bodies: Mapping[str, Scope] = NONE
+        self._signature: Hashable = None
+        self._constant: onnx.TensorProto | Literal[False] | None = False
+        self.connect((), ())
 
     def connect(self, inputs: tuple[Value | None, ...], outputs: tuple[Value | None, ...]) -> None:
         """Let it read and give these values."""
@@ -184,9 +189,14 @@ class Node:
     def __repr__(self) -> str:
         return f"Node({self.label!r}, {self.operator})"
 
-    @cached_property
+    @property
     def signature(self) -> Hashable:
         """All that it is but for names, and for what its inputs are."""
+        if self._signature is None:
+            self._signature = self._find_signature()
+        return self._signature
+
+    def _find_signature(self) -> Hashable:
         listed = sorted(self.attributes.items()) if self.attributes else ()
         attributes = [each.SerializeToString(deterministic=True) for _, each in listed]
         given = len(self.results) if self.results is self.outputs else tuple([each is None for each in self.outputs])
@@ -214,10 +224,12 @@ class Node:
         axis = self.attr(name, default)
         return axis % rank if axis is not None and rank is not None and -rank <= axis < rank else None
 
-    @cached_property
+    @property
     def constant(self) -> onnx.TensorProto | None:
         """The tensor that a Constant gives, None if it is not known, and for any other operator."""
-        return constant_tensor(self.attributes) if self.is_op("Constant") else None
+        if self._constant is False:
+            self._constant = constant_tensor(self.attributes) if self.is_op("Constant") else None
+        return self._constant or None
 
     @property
     def label(self) -> str:
@@ -514,14 +526,16 @@ class _Builder:
             nodes.append(node)
             if type(node.op_type) is not str or type(proto.name) is not str:
                 raise self.corrupt(f"node {index} has a name or operator that is not UTF-8")
-            inputs = tuple([(known.get(name) or self.use(scope, name)) if name else None for name in proto.input])
-            for position, value in enumerate(inputs):
+            inputs: list[Value | None] = []
+            for position, name in enumerate(proto.input):
+                value = (known.get(name) or self.use(scope, name)) if name else None
+                inputs.append(value)
                 if value is not None:
                     value.consumers.append((node, position))
             if node.attributes:
                 self.fill_bodies(node)
             outputs = [self.produce(node, i, name) if name else None for i, name in enumerate(proto.output)]
-            node.connect(inputs, tuple(outputs))
+            node.connect(tuple(inputs), tuple(outputs))
         scope.nodes = tuple(nodes)
         scope.bodies = tuple(body for node in nodes if node.bodies for body in node.bodies.values())
 
