@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,7 @@ def integer_range(dtype: int) -> tuple[int, int]:
     return (0, (1 << bits) - 1) if dtype in UNSIGNED else (-(1 << bits - 1), (1 << bits - 1) - 1)
 
 
+@lru_cache(maxsize=256)
 def dtype_name(dtype: int) -> str:
     """Return the usual name of a dtype: `float32`, `int64`, `bool`, `float8e4m3fn`."""
     if dtype not in TensorProto.DataType.values():
