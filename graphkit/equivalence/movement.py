@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from graphkit.equivalence.terms import Constants, Term, Terms, without_reshape
 from graphkit.ops.tensor import Dims, dims_product, sizes_of
 from graphkit.shapes import Expr, const, lower, upper
+from graphkit.symbolic.algebra import divide_exactly
 
 MAX_PARTS = 64  # of a Concat inside another one: Concats of themselves would have 2 to the power of their number
 JOINED = (1,)  # the axis of a Concat, whose axes before and behind are merged
@@ -259,25 +260,23 @@ def _with_dim(dims: Dims, axis: int, dim: Expr) -> Dims:
 
 def align_dims(left: Dims, right: Dims) -> tuple[list[Expr], list[list[int]], list[list[int]]] | None:
     """Return axes that each axis of both is made of, and which ones; None where they do not come out even."""
-    long = [[axis for axis, dim in enumerate(dims) if dim != 1] for dims in (left, right)]
+    long = [[axis for axis, dim in enumerate(dims) if dim != 1][::-1] for dims in (left, right)]
     fine: list[Expr] = []
     found: list[list[list[int]]] = [[[] for _ in left], [[] for _ in right]]
-    at = [0, 0]
-    while at[0] < len(long[0]) and at[1] < len(long[1]):
-        for side, (one, many) in enumerate(((left, right), (right, left))):
-            axis, rest = long[side][at[side]], long[1 - side][at[1 - side] :]
-            ends = (n for n in range(1, len(rest) + 1) if dims_product([many[a] for a in rest[:n]]) == one[axis])
-            count = next(ends, 0)
-            if count:
-                for other in rest[:count]:
-                    found[side][axis].append(len(fine))
-                    found[1 - side][other].append(len(fine))
-                    fine.append(many[other])
-                at[side], at[1 - side] = at[side] + 1, at[1 - side] + count
-                break
-        else:
+    rest = [[dims[axis] for axis in axes] for dims, axes in zip((left, right), long, strict=True)]
+    while all(rest):
+        one, other = rest[0][-1], rest[1][-1]
+        pairs = ((one, other), (other, one))
+        part = next((each for each, whole in pairs if each != 0 and divide_exactly(whole, each) * each == whole), None)
+        if part is None:
             return None
-    return None if at != [len(long[0]), len(long[1])] else (fine, found[0], found[1])
+        for axes, dims, known in zip(long, rest, found, strict=True):
+            known[axes[-1]].append(len(fine))
+            dims[-1] = divide_exactly(dims[-1], part)
+            if dims[-1] == 1:
+                del dims[-1], axes[-1]
+        fine.append(part)
+    return None if any(rest) else (fine, found[0], found[1])
 
 
 def group_axes(shapes: Sequence[Dims], whole: Dims) -> list[tuple[tuple[bool, ...], list[int]]]:

@@ -90,6 +90,10 @@ CASES = (
     Case("transpose",
          "a = Reshape (x, flat) c = Transpose <perm = [0, 2, 1, 3]> (a) d = Transpose <perm = [0, 2, 1, 3]> (c) "
          "s = Shape (x) y = Reshape (d, s)", "y = Identity (x)"),
+    Case("transpose", "t = Transpose <perm = [0, 2, 3, 1]> (x) e = Shape <start = 3> (t) "
+         "n = Concat <axis = 0> (last, three, e) r = Reshape (t, n) y = Transpose <perm = [0, 2, 1]> (r)",
+         "t = Transpose <perm = [0, 2, 1, 3]> (x) s = Shape <start = 2> (t) n = Concat <axis = 0> (last, s) "
+         "y = Reshape (t, n)", "(T[b, s, 2, 3] x) => (T[k, l, m] y)", constants={"three": np.array([3])}),
     Case("expand", "s = Shape (x) a = Expand (v, s) y = Add (x, a)", "y = Add (x, v)", dtypes=NUMBERS),
     Case("expand", "s = Shape (x) y = Expand (x, s)", "y = Identity (x)"),
     Case("cut", "y = Slice (x, i0, far, i1)", "y = Identity (x)"),
