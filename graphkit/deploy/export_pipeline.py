@@ -366,11 +366,11 @@ def compared_tokens(model: Model) -> list[int]:
 
 
 def padding_token(model: Model) -> int | None:
-    """Return the token that a model tells padding by, None for none; one whose place it looks for is another."""
+    """Return the token that a model tells padding by, None for none; one that it looks for, or counts, is another."""
     for node, ids, data in _token_comparisons(model):
         is_of_tokens = node.is_op("Equal") and node.scope is model.graph and model.roles.of(ids) == "tokens"
         uses = find_readers(node.result(), lambda user, _: user.is_op("Cast")) if is_of_tokens else ()
-        if not is_of_tokens or data.size != 1 or any(user.is_op("ArgMax") for user, _ in uses):
+        if not is_of_tokens or data.size != 1 or any(user.is_op("ArgMax", "ReduceSum") for user, _ in uses):
             continue
         if (token := element_number(data.item())) is not None:
             return token

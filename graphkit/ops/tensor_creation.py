@@ -109,8 +109,14 @@ def _float_steps(ctx: InferenceContext, start: float, limit: float, delta: float
     return const(counts.pop())
 
 
+HALVED = 1 << 24  # numbers of which each half is told apart
+
+
 def _count_steps(ctx: InferenceContext, start: Element, limit: Element, delta: Element) -> Expr:
     ends = []
+    if isinstance(start, float) and math.isfinite(start) and isinstance(limit, Expr) and delta == 1:
+        ctx.at_most(limit, HALVED)  # onnxruntime counts in float64
+        start = math.floor(start)  # from 0.5 on, there are as many as from 0
     for end in (start, limit):
         if isinstance(end, float) and end.is_integer():
             end = int(end)

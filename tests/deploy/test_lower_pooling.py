@@ -20,6 +20,7 @@ from sessions import run
 from graphkit.contract import Method, read_contract
 from graphkit.contract.contract_writers import WRITERS
 from graphkit.deploy import lower_model as lowering
+from graphkit.deploy.export_pipeline import padding_token
 from graphkit.deploy.lower import LowerOptions, LowerReport, lower_folder
 from graphkit.errors import UsageError
 from graphkit.hosts import Host
@@ -264,3 +265,19 @@ def test_rows_are_counted_by_a_picture_whose_content_does_not_matter_for_them(tm
     ids, picture = [4, 17, 3, 9], np.random.default_rng(1).normal(size=(1, 3, 4, 4)).astype(np.float32)
     (expected,) = run(model.proto, {"input_ids": np.array([ids]), "pixel_values": picture})
     np.testing.assert_allclose(Host(tmp_path / "out").start(ids, pixel_values=picture)["y"], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("uses", "pad"), [("n = ReduceSum <keepdims = 0> (one, axis)", None), ("n = CumSum (one, axis)", 7)]
+)
+def test_a_token_that_is_counted_is_no_padding(uses: str, pad: int | None) -> None:
+    """ESM scales its rows by how many tokens are masked."""
+    model = model_of(
+        f"""g (int64[B, n] input_ids) => (float[B, n, 3] y, int64[l, k] n) {{
+            words = Gather (table, input_ids) is_seven = Equal (input_ids, seven) one = Cast <to = 7> (is_seven)
+            y = Identity (words) {uses} }}""",
+        table=np.ones((20, 3), np.float32),
+        seven=7,
+        axis=[1] if pad is None else 1,
+    )
+    assert padding_token(model) == pad
