@@ -76,7 +76,7 @@ class Blockers(Judged):
     @property
     def open_nodes(self) -> int:
         """Of how many nodes something is not known."""
-        return len({(obstacle.scope, obstacle.node) for obstacle in self.unknown})
+        return count_nodes(self.unknown)
 
     def heading(self) -> str:
         return f"{self.title} for {self.target}{f' at {self.dims}' if self.dims else ''}"
@@ -130,6 +130,11 @@ class Blockers(Judged):
             yield Prose(f"No source says whether {self.target} takes these: {counts}.")
         told = [each for each in self.unknown if each.reason != UNSAID]
         yield from _obstacle_tables(told, "What it takes in part, and no shape tells which", "")
+
+
+def count_nodes(obstacles: Iterable[Obstacle]) -> int:
+    """Return of how many nodes these are: one may have several."""
+    return len({(obstacle.scope, obstacle.node) for obstacle in obstacles})
 
 
 def blockers(

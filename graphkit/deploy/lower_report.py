@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from graphkit.analysis.blockers import Blockers
+from graphkit.analysis.blockers import Blockers, count_nodes
 from graphkit.analysis.cost_changes import CostChange, cost_change_blocks
 from graphkit.analysis.verdict import asked_options
 from graphkit.contract import Contract
@@ -88,9 +88,9 @@ class LowerReport(ProvenReport):
         for file in self.files:
             if refused := file.blockers.blockers:
                 options = asked_options(file.blockers).items()
-                counts = [(sum(each.pass_name == name for each in refused), option) for name, option in options]
-                hints = [f"{count} of which {option} removes" for count, option in counts if count]
-                nodes = f"{file.name}: {self.target} refuses {count_things(len(refused), 'node(s)')}"
+                by_pass = ((count_nodes(each for each in refused if each.pass_name == name), o) for name, o in options)
+                hints = [f"{count} of which {option} removes" for count, option in by_pass if count]
+                nodes = f"{file.name}: {self.target} refuses {count_things(count_nodes(refused), 'node(s)')}"
                 yield ", ".join([nodes, *hints])
 
     def _judge_findings(self) -> tuple[str, ...]:
@@ -98,7 +98,7 @@ class LowerReport(ProvenReport):
 
     def _target_verdict(self) -> str:
         files = [file.blockers for file in self.files]
-        refused, unknown = sum(len(each.blockers) for each in files), sum(each.open_nodes for each in files)
+        refused, unknown = sum(count_nodes(each.blockers) for each in files), sum(each.open_nodes for each in files)
         said = f"of {unknown:,} of {count_things(sum(each.nodes for each in files), 'node(s)')} no source says"
         if refused:
             return f"refuses {count_things(refused, 'node(s)')}" + (f"; {said}" if unknown else "")

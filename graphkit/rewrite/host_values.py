@@ -18,6 +18,7 @@ from graphkit.graph.operator_traits import RANDOM, value_inputs
 from graphkit.graph.roles import MASKS, Role, Roles
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
+from graphkit.ops.tensor import is_known
 from graphkit.shapes import Expr, Shapes
 
 READS_DIMS = ("Shape", "Size")
@@ -72,6 +73,8 @@ def find_dependences(
                 dims = tuple(element for element in elements.ravel() if isinstance(element, Expr))
             symbols = frozenset().union(*(dim.symbols for dim in dims or ()))
             dependence = DATA if dims is None else Dependence(symbols=symbols)
+            if not all(map(is_known, dims or ())):  # as how many elements are not 0
+                dependence |= known.get(node.operand(0), CONSTANT)
         else:
             for value in node.operands:
                 dependence |= known.get(value, CONSTANT)

@@ -51,6 +51,15 @@ def test_the_time_of_a_diffusion_is_given_by_the_caller(time: int, tmp_path: Pat
     np.testing.assert_allclose(given, expected, atol=1e-5)
 
 
+def test_a_node_with_two_obstacles_is_one_that_a_target_refuses(tmp_path: Path) -> None:
+    """The Cast of a time is of int64, and an operator that Vela leaves on the CPU."""
+    onnx.save(parser.parse_model(TIME), tmp_path / "model.onnx")
+    report = lower_folder(tmp_path / "model.onnx", tmp_path / "out", LowerOptions(target="ethos-u65"))
+    refused = report.files[0].blockers
+    assert (len(refused.blockers), refused.as_is.nodes) == (3, 2)
+    assert "model.onnx: ethos-u65 refuses 2 nodes" in report.findings()[0]
+
+
 @pytest.mark.parametrize("width", [5, 8])  # of lengths below 8, that of 7 is one too many
 def test_lengths_are_tried_at_which_the_original_runs_and_the_proof_says_so(width: int, tmp_path: Path) -> None:
     path, caveats = lowered(LENGTHS.replace("WIDE", str(width)), tmp_path)

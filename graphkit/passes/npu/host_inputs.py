@@ -19,6 +19,7 @@ from graphkit.graph.operator_traits import REARRANGING, SAME_ORDER, joined_parts
 from graphkit.graph.roles import Role
 from graphkit.graph.view import Node, Value, chain_end, find_nodes, follow_chain
 from graphkit.model import Model
+from graphkit.ops.tensor import is_known
 from graphkit.passes.attention.masks import SUMS, score_readers
 from graphkit.rewrite import Builder, Declined, Editor, Matched, MatchFailure, NewNode, NodeRewrite, Outcome, Pass
 from graphkit.rewrite.base import Renames
@@ -366,7 +367,8 @@ class InsertAttentionMask(Pass):
             if not node.is_op("Softmax") or scores is None or not known[scores].data:
                 continue
             dims, dtype = shapes[scores].dims, shapes[scores].dtype
-            if not dims or node.axis(len(dims), -1) != len(dims) - 1 or dims[-1].constant is not None:
+            is_last = dims and node.axis(len(dims), -1) == len(dims) - 1
+            if not dims or not is_last or not dims[-1].symbols or not is_known(dims[-1]):
                 continue
             over: Over = "source" if dims[-1].symbols <= frozen else "slots"
             if not is_unmasked_product(scores, known, shapes) or (over == "source" and not dims[-1].symbols <= text):

@@ -152,6 +152,14 @@ def test_shapes_and_data_stay() -> None:
     assert ExtractHostValues().run(original).model is original
 
 
+def test_how_many_rows_data_chooses_is_data() -> None:
+    """OneFormer writes zeros to the places of a mask that data makes, as many as there are."""
+    original = model_of("""g (float[4, 6] x) => (float[4, 6] y) <int64[2] last = {0, 1}, int64[1] first = {0}> {
+        places = NonZero (x) at = Transpose (places) count = Shape <start = 0, end = 1> (at)
+        zeros = ConstantOfShape (count) y = ScatterND (x, at, zeros) }""")
+    assert ExtractHostValues().run(original).model is original
+
+
 def test_integers_that_no_host_knows_are_data() -> None:
     text = """g (float[N, L] x, {given}) => (float[N, L] y) <int64[1] last = {{-1}}, int64[1] one = {{1}}> {{
         u = {unsqueezed} m = Sub (one, u) b = Cast <to = 1> (m) s = Add (x, b) y = Softmax (s) }}"""
@@ -257,6 +265,9 @@ UNMASKED = {
         t = Transpose <perm = [0, 2, 1]> (encoder_hidden_states) y = Softmax (t) }""",
     "a Softmax over another axis": """g (float[1, S, 4] encoder_hidden_states, float[1, 4, 2] q) => (y) {
         s = MatMul (encoder_hidden_states, q) y = Softmax <axis = 1> (s) }""",
+    "keys of which data says how many there are": """g (float[1, 4] q, float[4, 6] pixel_values) => (y) {
+        places = NonZero (pixel_values) keys = Cast <to = 1> (places) two = Concat <axis = 0> (keys, keys)
+        s = MatMul (q, two) y = Softmax <axis = -1> (s) }""",
     "an image, all of which is valid": """g (float[1, 4, S] pixel_values) => (y) {
         t = Transpose <perm = [0, 2, 1]> (pixel_values) s = MatMul (t, pixel_values) y = Softmax <axis = -1> (s) }""",
 }
