@@ -245,7 +245,9 @@ def infer_grouped_attention(ctx: InferenceContext) -> list[Tensor]:
     length = past if is_sliding else maximum(past, total)
     present = Tensor(dtype, (dims[0], groups, length, head))
     if ctx.has(3):  # a cache of 4 bits holds two numbers in one
-        width = ctx.dims(3)[3]
+        batch, count, _, width = ctx.dims(3)
+        ctx.same(batch, dims[0], "the batches of queries and past", "batch_size")
+        ctx.same(count, const(groups), "the heads of the past and kv_num_heads", "shall have kv_num_heads")
         if not ctx.attr("kv_cache_bit_width", 0):
             width = ctx.same(head, width, "sizes of heads", "KV head dimension")
         present = ctx.like((dims[0], groups, length, width), 3)

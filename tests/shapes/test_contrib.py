@@ -276,3 +276,10 @@ def test_values_of_attention_may_have_a_dtype_of_their_own() -> None:
     inputs = "float16[B, 2, S, 8] q, float16[B, 2, S, 8] k, float[B, 2, S, 8] v"
     found = shapes(f"g ({inputs}) => (y, n, w) {{ y, n, w = Attention(q, k, v) }}", 23)
     assert [found[name].dtype for name in "ynw"] == [TensorProto.FLOAT16, TensorProto.FLOAT16, TensorProto.FLOAT]
+
+
+def test_the_past_of_a_grouped_attention_has_its_heads_and_its_batch() -> None:
+    inputs = GROUPS.replace("float[B, 1, P, 8]", "float[C, H, P, 8]")
+    attention = "y, z = com.microsoft.GroupQueryAttention<num_heads = 2, kv_num_heads = 1>"
+    found = shapes(f"g ({inputs}) => (z) {{ {attention}(q, k, v, pk, pv, sl, t) }}")
+    assert str(found["pk"]) == "[B, 1, P, 8]"
