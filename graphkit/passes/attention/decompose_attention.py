@@ -25,7 +25,8 @@ SHORT_MASKS_SINCE = 24  # masks that end before the keys do, which hide the rest
 GROUPED = "com.microsoft.GroupQueryAttention"
 ATTENTIONS = ("Attention", GROUPED)
 ROTARY = slice(7, 9)  # inputs of a GroupQueryAttention
-UNKNOWN = range(9, 14)
+BIAS = 10
+UNKNOWN = (9, 11, 12, 13)
 
 
 class HeadSizes(Struct, frozen=True):
@@ -84,7 +85,7 @@ def _check_parts(node: Node) -> None:
             raise MatchFailure("it has a window, which has no plain spelling here")
         return
     if any(node.input(index) is not None for index in UNKNOWN):
-        more = "it has positions, a bias, sinks or scales of its own: export GroupQueryAttention without them"
+        more = "it has positions, sinks or scales of its own: export GroupQueryAttention without them"
         raise MatchFailure(more)
     odd = ("rotary_interleaved", "smooth_softmax", "qk_output", "sliding_window_cache", "kv_cache_bit_width")
     if name := next((name for name in odd if node.attr(name, 0)), ""):
@@ -102,8 +103,8 @@ class DecomposeAttention(Rewrite):
     added to its scores is -inf or, as in onnxruntime's kernels for float32 and float16, the least number of the dtype.
 
     Legality: heads and their size are known numbers. A GroupQueryAttention reads queries, keys and values apart, has a
-    past that grows, and lengths that are past and new tokens together. Sinks, an additive bias, interleaved rotary
-    embeddings, windows of opset 25, quantised caches and scores as an output are declined.
+    past that grows, and lengths that are past and new tokens together. Sinks, interleaved rotary embeddings, windows of
+    opset 25, quantised caches and scores as an output are declined.
 
     Attributes:
         unpadded: Whether lengths of a GroupQueryAttention that depend on data are taken to be past and new tokens too.
@@ -156,7 +157,7 @@ class _Parts(Builder):
             raise MatchFailure("its scale is negative")
         keys, values = (node.input(index) for index in ((3, 4) if is_grouped else (4, 5)))
         self.cache = (keys, values) if keys is not None and values is not None else None
-        self.mask = None if is_grouped else node.input(3)
+        self.mask = node.input(BIAS if is_grouped else 3)
         self.is_causal, self.scale = is_grouped or node.attr("is_causal", 0) == 1, scale
         self.window = max(node.attr("local_window_size", -1) or 0, 0) if is_grouped else 0
         self.tables = node.inputs[ROTARY] if is_grouped and node.attr("do_rotary", 0) else ()
@@ -277,7 +278,8 @@ class _Parts(Builder):
     def _whole(self, mask: Value) -> NodeInput:
         """Return a mask that is as long as the keys, of which it hides those that it does not reach."""
         dims = self.editor.shapes[mask].dims or ()
-        if self.node.scope.opset() < SHORT_MASKS_SINCE or dims[-1] == self._count_keys():
+        is_whole = self.node.operator == GROUPED or self.node.scope.opset() < SHORT_MASKS_SINCE
+        if is_whole or dims[-1] == self._count_keys():
             return mask
         length = self.add("Shape", mask, role="mask_length", start=len(dims) - 1)
         whole = self.add("Unsqueeze", self.total, self.integers([0], "first_axis"), role="whole")

@@ -11,7 +11,7 @@ from graphkit.passes.attention.decompose_attention import DecomposeAttention
 from graphkit.workflows.rewrite_file import rewrite_file
 
 PASS = DecomposeAttention()
-SIZES = {"N": 2, "S": 3, "past": 2}
+SIZES = {"N": 2, "S": 3, "past": 2, "total": 5}
 HEADS = "float[N, 2, S, 4] q, float[N, 2, S, 4] k, float[N, 2, S, 6] v"
 FLAT = "float[N, S, 16] q, float[N, S, 8] k, float[N, S, 8] v"
 PAST = "float[N, 2, past, 4] pk, float[N, 2, past, 4] pv"
@@ -60,6 +60,8 @@ PLAIN = {
     "grouped": grouped(""),
     "grouped, in a window": grouped(", local_window_size = 2"),
     "grouped, scores with a limit": grouped(", softcap = 1.5, scale = 0.25"),
+    "grouped, with a bias": grouped("", ", , , , m", f"{GROUPED}, float[1, 4, S, total] m"),
+    "grouped, with a bias of all heads": grouped(", softcap = 1.5", ", , , , m", f"{GROUPED}, float[N, 1, S, total] m"),
     "grouped, rotary": grouped(", do_rotary = 1", ", c, z"),
     "grouped, packed": grouped(", do_rotary = 1", ", c, z", PACKED, ", "),
 }
@@ -89,8 +91,8 @@ KEPT = {
     "its rotary_interleaved is set, which has no plain spelling here": grouped(
         ", do_rotary = 1, rotary_interleaved = 1", ", c, z"
     ),
-    "it has positions, a bias, sinks or scales of its own: export GroupQueryAttention without them": grouped(
-        "", ", , , , m", f"{GROUPED}, float[1, 4, S, 9] m"
+    "it has positions, sinks or scales of its own: export GroupQueryAttention without them": grouped(
+        "", ", , , , , m", f"{GROUPED}, float[4] m"
     ),
     "its lengths may leave out padding - where there is none, run decompose-attention{unpadded=true}": random_model(
         f"""g ({GROUPED}, int32[N] lengths, int32 total) => (y, ck, cv) {{
