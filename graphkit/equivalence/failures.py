@@ -340,6 +340,10 @@ def _failure_keys(run: Run, *, is_original: bool) -> Iterator[object]:
     with suppress(UnknownError):
         if op == "Reshape" and copies_zeros(app, app.operand(0).shape) and (is_original or _says_its_dims(app)):
             yield op, app.operand(0).shape, app.shape
+        if op == "Reshape" and app.numbers(1):  # one of -1 beside numbers fails where the elements leave a rest
+            first, *numbers = sorted(app.numbers(1))
+            if first == -1 and all(number > 0 for number in numbers):
+                yield op, dims_product(app.operand(0).shape), math.prod(numbers)
         if op == "Gather" and (start := cutting.first_of_count(app.operand(1))) is not None:
             dim = app.operand(0).shape[app.axis(app.attr("axis", 0), len(app.operand(0).shape))]
             yield op, cutting.there_of(dim, start, app.operand(1).shape[0]), app.operand(1).shape[0]

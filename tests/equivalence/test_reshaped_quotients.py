@@ -110,3 +110,26 @@ def test_what_is_inferred_of_elements_is_no_dim_of_0() -> None:
         feed = {"x": np.ones((n, s, 64), np.float32), "z": np.ones((b, 4), np.float32)}
         with suppress(RunError):
             assert Session(read, threads=1).run(feed)["y"].shape == (8 * b, n * s // b, 8)
+
+
+def flattened(body: str, **lists: list[int]) -> Model:
+    return model(
+        f"g (float[n, 4, 1, h] x) => (float[k, l, m] y) {{ {body} }}", **{k: np.array(v) for k, v in lists.items()}
+    )
+
+
+def test_elements_that_are_a_multiple_once_are_so_again() -> None:
+    heads = "r = Reshape (x, apart) t = Transpose <perm = [0, 2, 1, 3]> (r) y = Reshape (t, rows)"
+    before = flattened(heads, apart=[-1, 4, 1, 8], rows=[-1, 1, 32])
+    assert check_equivalence(before, flattened("y = Reshape (x, rows)", rows=[-1, 1, 32])).is_proven
+
+
+def test_elements_that_are_no_multiple_of_more_are_not_proven() -> None:
+    """At h of 8 the original runs, and 4 rows of 8 are none of 64."""
+    before = flattened("y = Reshape (x, rows)", rows=[-1, 1, 32])
+    after = flattened("z = Reshape (x, more) y = Reshape (x, rows)", rows=[-1, 1, 32], more=[-1, 1, 64])
+    feed = {"x": np.ones((1, 4, 1, 8), np.float32)}
+    Session(before, threads=1).run(feed)
+    with pytest.raises(RunError):
+        Session(after, threads=1).run(feed)
+    assert "may fail" in str(check_equivalence(before, after))
