@@ -139,19 +139,6 @@ class Application(Struct, frozen=True, eq=False):
         return None if name not in self.node.attributes else [*self.attr(name, ())]
 
 
-def inputs_fault(node: Node) -> str:
-    """Return what is wrong with the number of a node's inputs, or with one that is left out; "" for nothing."""
-    schema = schema_of(node)
-    if schema is None:
-        return ""
-    if not schema.min_input <= len(node.inputs) <= schema.max_input:
-        return f"{node.path} ({node.operator}) has {len(node.inputs)} inputs"
-    for index, value in enumerate(node.inputs):
-        if value is None and schema.inputs[min(index, len(schema.inputs) - 1)].option != Formal.Optional:
-            return f"{node.path} ({node.operator}) leaves out its input {index}, which it needs"
-    return ""
-
-
 def version_of(node: Node) -> int:
     """Return since which version its operator is as it is, that of its domain where onnx does not know it."""
     schema = schema_of(node)

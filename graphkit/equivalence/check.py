@@ -17,7 +17,7 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from graphkit.equivalence.application import Names, Reading, Tools, inputs_fault
+from graphkit.equivalence.application import Names, Reading, Tools
 from graphkit.equivalence.axioms import Axiom
 from graphkit.equivalence.checked_facts import compare_facts
 from graphkit.equivalence.failures import branch_faults, new_failures
@@ -45,6 +45,7 @@ from graphkit.equivalence.sizes import (
 from graphkit.equivalence.spelling import inline_model, kernel_fault
 from graphkit.equivalence.terms import Constants, Term, Terms
 from graphkit.errors import ModelError, UsageError
+from graphkit.graph.dataflow import find_misfit
 from graphkit.graph.declared_types import declared_dims
 from graphkit.graph.names import family_labels, join_words, label_families
 from graphkit.graph.view import Value, all_nodes, all_scopes, chain_end
@@ -367,7 +368,7 @@ def _shared_pairs(
 
     models = inline_model(a), inline_model(b)
     shapes = common_shapes(*models, names_in_a, None, narrower=True, spec=spec)
-    if any(inputs_fault(node) for each in models for node in all_nodes(each.scopes)):
+    if any(find_misfit(node) for each in models for node in all_nodes(each.scopes)):
         return
     constants = Constants(Terms(), numbers)
     tools = Tools.of(constants, RequiredProducts(required_equalities(shapes[0])))

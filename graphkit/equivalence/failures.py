@@ -70,11 +70,9 @@ def cannot_fail(app: Application) -> bool:
 def _types_fit(app: Application) -> bool:
     """Whether the attributes and inputs of a node are such as its operator takes, and dtypes equal that have to be."""
     schema = schema_of(app.node)
-    if schema is None or not app.node.attributes.keys() <= schema.attributes.keys():
+    if schema is None:
         return False
     given = app.args[: len(app.node.inputs)]  # attributes that are inputs in later versions stand behind them
-    if not schema.min_input <= len(given) <= schema.max_input:
-        return False
     bound: dict[str, int] = {}
     for index, term in enumerate(given):
         if term is None:

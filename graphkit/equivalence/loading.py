@@ -13,8 +13,8 @@ from msgspec import Struct
 from onnx import TensorProto, helper
 
 from graphkit.dtypes import BITS, INTEGERS
-from graphkit.equivalence.application import inputs_fault
 from graphkit.errors import ModelError, count_things
+from graphkit.graph.dataflow import find_misfit
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.view import Scope, all_nodes, all_scopes
 from graphkit.io.byte_source import external_extent
@@ -23,7 +23,7 @@ from graphkit.model import Model
 from graphkit.ops.tensor import element_numbers
 from graphkit.progress import check_time
 from graphkit.runtime.session import IsolatedSession
-from graphkit.shapes import infer
+from graphkit.shapes.infer import infer
 
 # Faults for which onnxruntime does not load a model, whatever its nodes compute.
 
@@ -39,7 +39,8 @@ def loading_fault(original: Model, rewritten: Model) -> str:
 
 
 def _node_faults(model: Model) -> Iterator[str]:
-    yield from filter(None, map(inputs_fault, all_nodes(model.scopes)))
+    misfits = ((node, find_misfit(node)) for node in all_nodes(model.scopes))
+    yield from (f"{node.path} ({node.operator}) {misfit}" for node, misfit in misfits if misfit)
     yield from filter(None, (_data_fault(model, tensor) for tensor, _ in walk_tensors(model.proto)))
 
 

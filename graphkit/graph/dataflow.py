@@ -14,7 +14,7 @@ import onnx
 import onnx.defs
 from msgspec import Struct
 
-from graphkit.errors import ModelError
+from graphkit.errors import ModelError, count_things
 from graphkit.graph.operator_traits import operator_schema
 from graphkit.graph.view import VALUES, Node, Scope, Value
 
@@ -147,12 +147,15 @@ def _attribute_fault(node: Node, is_in_function: bool) -> str:
 class Form(Struct, frozen=True):
     """What the nodes of an operator have."""
 
-    needed: tuple[int, ...]  # the inputs that they need
-    most: tuple[int, int]  # inputs and outputs
-    least_outputs: int
+    inputs: tuple[bool, ...]  # whether they need each, as many as all that follow the last
+    least: tuple[int, int]  # inputs and outputs
+    most: tuple[int, int]
     kinds: Mapping[str, int]  # of attributes
     required: tuple[str, ...]  # attributes
     is_older: bool  # than ONNX's: runtimes knew some operators before ONNX did, with more than these
+
+
+SIDES = ("input(s)", "output(s)")
 
 
 @lru_cache(maxsize=4096)
@@ -161,12 +164,12 @@ def _operator_form(op_type: str, domain: str, version: int) -> Form | None:
         return None
     exact = operator_schema(op_type, version, domain)
     schema = exact or onnx.defs.get_schema(op_type, domain)
-    single = onnx.defs.OpSchema.FormalParameterOption.Single
-    needed = tuple(index for index, formal in enumerate(schema.inputs) if formal.option == single)
+    optional = onnx.defs.OpSchema.FormalParameterOption.Optional
+    inputs = tuple(formal.option != optional for formal in schema.inputs)
     kinds = {name: int(attribute.type) for name, attribute in schema.attributes.items()}  # type: ignore[call-overload]
     required = tuple(name for name, attribute in schema.attributes.items() if attribute.required)
-    most = schema.max_input, schema.max_output
-    return Form(needed, most, schema.min_output, kinds, required, is_older=exact is None)
+    least, most = (schema.min_input, schema.min_output), (schema.max_input, schema.max_output)
+    return Form(inputs, least, most, kinds, required, is_older=exact is None)
 
 
 def find_misfit(node: Node) -> str:
@@ -175,14 +178,15 @@ def find_misfit(node: Node) -> str:
     form = _operator_form(node.op_type, node.domain, version) if 0 < version < 1 << 31 else None
     if form is None:
         return ""
-    for index in form.needed:
-        if not isinstance(node.input(index), Value):
-            return f"lacks input {index}"
-    if len(node.outputs) < form.least_outputs:
-        return f"has {len(node.outputs)} outputs and needs {form.least_outputs}"
-    for given, most, what in zip((node.inputs, node.outputs), form.most, ("inputs", "outputs"), strict=True):
+    for given, least, most, what in zip((node.inputs, node.outputs), form.least, form.most, SIDES, strict=True):
+        if len(given) < least:
+            return f"has {count_things(len(given), what)} and needs {least}"
         if len(given) > most and not form.is_older:
-            return f"has {len(given)} {what} and takes {most}"
+            return f"has {count_things(len(given), what)} and takes {most}"
+    if None in node.inputs:
+        for index, value in enumerate(node.inputs):
+            if value is None and form.inputs[min(index, len(form.inputs) - 1)]:
+                return f"leaves out its input {index}, which it needs"
     for name in form.required:
         if name not in node.attributes:
             return f"lacks its attribute '{name}'"

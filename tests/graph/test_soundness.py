@@ -35,9 +35,14 @@ BROKEN = {
     "'ghost' is never defined": "g (float[N] x) => (float[N] y) { y = Add (x, ghost) }",
     "'z' is never defined": "g (float[N] x) => (float[N] y, float[N] z) { y = Abs (x) }",
     "read each other in a circle": "g (float[N] x) => (float[N] y) { a = Add (x, y) y = Neg (a) }",
-    "Transpose lacks input 0": "g (float[N] x) => (float[N] y) { y = Abs (x) z = Transpose () }",
+    "Transpose has 0 inputs and needs 1": "g (float[N] x) => (float[N] y) { y = Abs (x) z = Transpose () }",
+    "Softmax has 2 inputs and takes 1": "g (float[N] x) => (float[N] y) { y = Softmax (x, x) }",
+    "Constant has 2 outputs and takes 1": """g (float[N] x) => (float[N] y) {
+        a, b = Constant <value_float = 1.0> () y = Add (x, a) }""",
+    "Max leaves out its input 1": "g (float[N] x) => (float[N] y) { y = Max (x, , x) }",
+    "'axes', which ReduceSum does not have": "g (float[N] x) => (float[N] y) { y = ReduceSum <axes = [0]> (x) }",
     "Concat lacks its attribute 'axis'": "g (float[N] x) => (float[N] y) { y = Concat (x, x) }",
-    "Linear has 1 outputs and needs 3": "g (float[N] x) => (float[N] y) { y = Abs (x) q = DynamicQuantizeLinear (x) }",
+    "Linear has 1 output and needs 3": "g (float[N] x) => (float[N] y) { y = Abs (x) q = DynamicQuantizeLinear (x) }",
     "has an attribute 'axis' of another kind": 'g (float[N] x) => (float[N] y) { y = Softmax <axis = "one"> (x) }',
     "Constant has 0 values and needs 1": "g (float[N] x) => (float[N] y) { a = Constant () y = Add (x, a) }",
     "Constant has 2 values and needs 1": """g (float[N] x) => (float[N] y) {

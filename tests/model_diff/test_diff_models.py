@@ -570,7 +570,7 @@ def test_the_type_of_an_output_that_was_added_is_told_once() -> None:
 
 def test_findings_and_blockers_that_are_more_or_less_are_told() -> None:
     a = model_of("(float[N, 8] x, int64[M] i) => (float[K, 8] y) { y = Gather (x, i) }")
-    b = model_of("(float[N, 8] x, int64[M] i) => (float[K, 8] y) { g = Gather (x, i) y = Det (g) }")
+    b = model_of("(float[N, 8] x, int64[M] i) => (y) { g = Gather (x, i) y = Det (g) }")
     options = DiffOptions(target="ethos-u65")
     found, back = diff(a, b, options), diff(b, a, options)
     told = [f"{each.text} {each.before} -> {each.after}" for each in found.blockers]

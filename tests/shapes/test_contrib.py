@@ -282,4 +282,4 @@ def test_the_past_of_a_grouped_attention_has_its_heads_and_its_batch() -> None:
     inputs = GROUPS.replace("float[B, 1, P, 8]", "float[C, H, P, 8]")
     attention = "y, z = com.microsoft.GroupQueryAttention<num_heads = 2, kv_num_heads = 1>"
     found = shapes(f"g ({inputs}) => (z) {{ {attention}(q, k, v, pk, pv, sl, t) }}")
-    assert str(found["pk"]) == "[B, 1, P, 8]"
+    assert {str(each) for each in found.equalities} >= {"C == B", "H == 1"}
