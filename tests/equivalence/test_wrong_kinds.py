@@ -431,7 +431,16 @@ def test_a_wrong_model_is_not_proven(name: str) -> None:
     before, after = built(pair)
     assert differs(before, after, pair.feed)
     assert check_equivalence(before, before.with_proto(before.proto)).is_proven
-    assert not check_equivalence(before, after).proven
+    assert not compare(before, after)[0]
+
+
+def compare(before: Model, after: Model) -> tuple[Sequence[str], str]:
+    """Return the outputs that are proven equal, and what is said; a graph that is not sound has no meaning."""
+    try:
+        found = check_equivalence(before, after)
+    except ModelError as error:
+        return (), str(error)
+    return found.proven, str(found)
 
 
 PLAIN = model("g (float[n] x) => (float[n] y) { z = Abs (x) y = Neg (x) }")
@@ -501,8 +510,8 @@ def _function(domain: str, version: int) -> Callable[[ModelProto], None]:
         (_no_version, "onnxruntime does not load it"),
         (_imported("com.microsoft"), "onnxruntime does not load it"),
         (_imported("ai.onnx.ml"), "onnxruntime does not load it"),
-        (_more_outputs(0), "onnxruntime does not load it"),
-        (_more_outputs(1), "onnxruntime does not load it"),
+        (_more_outputs(0), "has 2 outputs and takes 1"),
+        (_more_outputs(1), "has 2 outputs and takes 1"),
         (_no_output, "onnxruntime does not load it"),
         (
             _read("x", op="Transpose", lists=[EMPTY]),
@@ -510,7 +519,7 @@ def _function(domain: str, version: int) -> Callable[[ModelProto], None]:
         ),
         (
             _read("x", "x", "", op="Einsum", equation="i,i->i"),
-            "Einsum#2 (Einsum) leaves out its input 2, which it needs",
+            "Einsum leaves out its input 2, which it needs",
         ),
         (_weight(), "'w' has 0 bytes of data, and 400 by its dtype and dims"),
         (_weight(int32_data=[1] * 100), "'w' has 0 bytes of data, and 400 by its dtype and dims"),
@@ -526,9 +535,9 @@ def test_a_fault_of_a_file_is_named(edit: Callable[[ModelProto], object], words:
     after = PLAIN.with_proto(proto)
     with pytest.raises((ModelError, RunError)), IsolatedSession(after, optimize=False, threads=1) as session:
         session.run({"x": np.ones(3, np.float32)})
-    found = check_equivalence(PLAIN, after)
-    assert not found.proven
-    assert words in str(found)
+    proven, said = compare(PLAIN, after)
+    assert not proven
+    assert words in said
 
 
 def _called(overload: str) -> Model:
