@@ -241,7 +241,7 @@ def _always_reduces(app: Application) -> bool:
 def _always_finds_place(app: Application) -> bool:
     first = app.operand(0)
     axis = app.axis(app.attr("axis", 0), len(first.shape))
-    return first.dtype == TensorProto.FLOAT and lower(first.shape[axis]) >= 1
+    return first.dtype in (TensorProto.FLOAT, TensorProto.DOUBLE) and lower(first.shape[axis]) >= 1
 
 
 def _always_normalizes(app: Application) -> bool:
