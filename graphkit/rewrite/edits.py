@@ -324,21 +324,19 @@ class _Needs(NamedTuple):
 
 def _follow_needs(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> _Needs:
     """Follow the needs of outputs back through the nodes, which may be in any order; one without outputs is needed."""
-    makers: dict[str, int] = {}
-    pending: list[int] = []
-    for index, node in enumerate(nodes):
-        named = [*filter(None, node.output)]
-        makers.update(dict.fromkeys(named, index))
-        if not named:
-            pending.append(index)
+    made = [[name for name in node.output if name] for node in nodes]
+    makers = {name: index for index, named in enumerate(made) for name in named}
+    pending = [index for index, named in enumerate(made) if not named]
     needed, names = _Needs([False] * len(nodes), set(), makers.keys(), {}), list(outputs)
     while pending or names:
         if not pending:
             name = names.pop()
-            if name and name not in needed.names:
-                needed.names.add(name)
-                pending += [makers[name]] if name in makers else []
-            continue
+            if not name or name in needed.names:
+                continue
+            needed.names.add(name)
+            if name not in makers:
+                continue
+            pending.append(makers[name])
         if needed.nodes[index := pending.pop()]:
             continue
         needed.nodes[index] = True
