@@ -72,12 +72,12 @@ class Model:
         Raises:
             ModelError: A tensor has impossible claims.
         """
-        data_files = tensors.check_tensors(proto, path, {})
+        data_files = tensors.check_tensors(tensors.walk_tensors(proto), path, {})
         return cls(Source(proto, path, proto.ByteSize(), {}, tuple(data_files)))
 
     def with_proto(self, proto: onnx.ModelProto) -> Model:
         """Return a rewritten model whose weights lie where they lie for this one."""
-        source = replace(self.source, proto=proto)
+        source = replace(self.source, proto=proto, tensors=())
         kept = self._maps, self._is_sound, self._scratch, self._adopted, dict(self.related_dims), self.constants
         return Model(source, *kept, is_edited=True, _memory=self._memory)
 
@@ -194,7 +194,7 @@ class Model:
     @cached_property
     def tensors(self) -> Sequence[tuple[onnx.TensorProto, str | None]]:
         """Every tensor of the proto, at every depth, with the name of the node that holds it, if one does."""
-        return [*tensors.walk_tensors(self.proto)]
+        return self.source.tensors or [*tensors.walk_tensors(self.proto)]
 
     @cached_property
     def roles(self) -> Roles:

@@ -110,7 +110,7 @@ def _read_proto(proto: onnx.ModelProto, weights: MemoryWeights, threshold: int, 
     for tensor in proto.graph.initializer:
         header = light.graph.initializer.add()
         _copy_fields(tensor, header, ("raw_data",) if _is_large(tensor, threshold) else ())
-    data_files = check_tensors(light, folder / "model.onnx", {})
+    data_files = check_tensors(walk_tensors(light), folder / "model.onnx", {})
     for (tensor, _), (copied, _) in zip(walk_tensors(proto), walk_tensors(light), strict=True):
         if _is_large(tensor, threshold):
             copied.ClearField("raw_data")
@@ -158,7 +158,7 @@ def _read_ir(given: Any, weights: MemoryWeights, threshold: int) -> Source:
                 location, offset, length, tensor.dtype, shape=tensor.shape, name=value.name, **words
             )
     proto = onnx_ir.to_proto(light)
-    check_tensors(proto, None, {})
+    check_tensors(walk_tensors(proto), None, {})
     return Source(proto, None, proto.ByteSize() + weights.size, {}, ())
 
 

@@ -7,7 +7,7 @@ onnxtxt) are read whole, so their size is limited.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import onnx
@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from graphkit.errors import ModelError
 from graphkit.io.byte_source import ByteSource, DataFile, shown_path, source_of
-from graphkit.io.tensors import check_tensors
+from graphkit.io.tensors import Held, check_tensors, walk_tensors
 from graphkit.io.wire import TOO_DEEP, Buffer, Fault, Reference, lighten_model, validate_model_bytes
 
 DEFAULT_THRESHOLD = 1024
@@ -50,6 +50,7 @@ class Source(Struct, frozen=True):
     references: Mapping[int, Reference]  # the payloads that were left in the file, by offset
     data_files: tuple[DataFile, ...]  # the files that external tensors name, including missing ones
     origin: ByteSource | None = None  # what the file's bytes are read from, None for a model that came from memory
+    tensors: Sequence[Held] = ()  # those of the model, empty where they are to be found again
 
 
 def read_model_file(path: Path, threshold: int = DEFAULT_THRESHOLD) -> Source:
@@ -78,9 +79,10 @@ def read_model_file(path: Path, threshold: int = DEFAULT_THRESHOLD) -> Source:
     if not proto.HasField("graph"):
         hint = "the file is not an ONNX model, or only part of one"
         raise ModelError("no graph in it", file=shown_path(path), hint=hint)
-    data_files = check_tensors(proto, path, references)
+    held = [*walk_tensors(proto)]
+    data_files = check_tensors(held, path, references)
     origin.read()
-    return Source(proto, path, size, references, tuple(data_files), origin)
+    return Source(proto, path, size, references, tuple(data_files), origin=origin, tensors=held)
 
 
 def _read_binary(source: ByteSource, threshold: int) -> tuple[onnx.ModelProto, Mapping[int, Reference]]:

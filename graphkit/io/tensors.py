@@ -28,9 +28,10 @@ from graphkit.io.byte_source import (
 from graphkit.io.wire import Reference, encode_bytes
 
 MAX_ELEMENTS = (1 << 63) - 1
+Held = tuple[TensorProto, str | None]  # a tensor, with the name of the node that holds it, if one does
 
 
-def walk_tensors(model: onnx.ModelProto) -> Iterator[tuple[TensorProto, str | None]]:
+def walk_tensors(model: onnx.ModelProto) -> Iterator[Held]:
     """Yield every TensorProto of a model, at every depth, with the name of the node that holds it, if one does."""
     yield from _graph_tensors(model.graph)
     for training in model.training_info:
@@ -42,7 +43,7 @@ def walk_tensors(model: onnx.ModelProto) -> Iterator[tuple[TensorProto, str | No
             yield from _attribute_tensors(attribute, function.name)
 
 
-def _graph_tensors(graph: onnx.GraphProto) -> Iterator[tuple[TensorProto, str | None]]:
+def _graph_tensors(graph: onnx.GraphProto) -> Iterator[Held]:
     for tensor in graph.initializer:
         yield tensor, None
     for sparse in graph.sparse_initializer:
@@ -51,14 +52,14 @@ def _graph_tensors(graph: onnx.GraphProto) -> Iterator[tuple[TensorProto, str | 
     yield from _node_tensors(graph.node)
 
 
-def _node_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[TensorProto, str | None]]:
+def _node_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[Held]:
     for node in nodes:
         if attributes := node.attribute:  # which is quicker than to walk none
             for attribute in attributes:
                 yield from _attribute_tensors(attribute, node.name or node.op_type)
 
 
-def _attribute_tensors(attribute: onnx.AttributeProto, node: str) -> Iterator[tuple[TensorProto, str | None]]:
+def _attribute_tensors(attribute: onnx.AttributeProto, node: str) -> Iterator[Held]:
     if attribute.HasField("t"):
         yield attribute.t, node
     for tensor in attribute.tensors:
@@ -91,11 +92,11 @@ def payload_size(tensor: TensorProto) -> int | None:
     return None if bits is None else (element_count(tensor) * bits + 7) // 8
 
 
-def check_tensors(model: onnx.ModelProto, file: Path | None, references: Mapping[int, Reference]) -> list[DataFile]:
+def check_tensors(held: Iterable[Held], file: Path | None, references: Mapping[int, Reference]) -> list[DataFile]:
     """Check the claims of every tensor, and return the data files that they name, the missing ones too, in order.
 
     Args:
-        model: A model read by `lighten_model`, or any other.
+        held: The tensors of a model read by `lighten_model`, or of any other.
         file: Where it was read; external data lies beside it.
         references: Payloads that were left in `file`.
 
@@ -105,7 +106,7 @@ def check_tensors(model: onnx.ModelProto, file: Path | None, references: Mapping
     """
     data_files: dict[str, DataFile] = {}
     left_in_file = set(references)
-    for tensor, node in walk_tensors(model):
+    for tensor, node in held:
         try:
             _check_tensor(tensor)
             if tensor.data_location == TensorProto.EXTERNAL and file is not None:
