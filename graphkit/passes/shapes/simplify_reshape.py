@@ -244,8 +244,8 @@ def _chain_starts(editor: Editor, node: Node) -> list[Value]:
 
 def is_reshaping(editor: Editor, node: Node) -> bool:
     """Whether a node keeps the order of the elements: a Transpose too, if it moves only dims of 1."""
-    source, perm = node.input(0), node.attr("perm", tuple)
-    if not node.is_op("Transpose") or source is None or perm is None:
+    source, perm = node.input(0), node.attr("perm", tuple) if node.is_op("Transpose") else None
+    if source is None or perm is None:
         return node.operator in RESHAPING
     dims = editor.shapes[source].dims
     moved = [axis for axis in perm if dims is None or dims[axis] != 1]
