@@ -14,7 +14,7 @@ corrected, and a note tells that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from onnx import helper
 
 from graphkit.dtypes import inline_array
 from graphkit.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
@@ -37,6 +38,7 @@ from graphkit.io.byte_source import source_of
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteProofOptions
 from graphkit.progress import Progress, portion_of, with_share
+from graphkit.rewrite.base import copy_proto
 from graphkit.rewrite.new_interface import with_exposed, with_names
 from graphkit.runtime.session import RunError, Runner, as_provider, check_files, is_timeout
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations, infer
@@ -85,6 +87,7 @@ FLOAT16_NOTE = (
 LARGE = 1 << 28  # bytes of a model that is not loaded for a dim of 0 alone, where it is proven at every other size
 NO_KERNELS = "the roundings of bfloat16, for which onnxruntime has no kernels, so that both ran in float32"
 NOT_IMPLEMENTED = "Could not find an implementation"  # a part of onnxruntime's message
+SEEDED = "random numbers other than those of the seeds that both models were given"
 UNSTEADY = "it gives other outputs each time"
 
 
@@ -106,7 +109,8 @@ def verify_rewrite(
         progress: Called with the name of each step before it starts.
 
     Returns:
-        The proof: `proof.passed` says whether it holds. Random operators, and an original that never runs, fail it.
+        The proof: `proof.passed` says whether it holds. An original that never runs fails it, and so does a random
+        operator that cannot be given a seed.
 
     Raises:
         UsageError: The models have not the same inputs, or a symbol or input does not exist.
@@ -198,6 +202,9 @@ class RewriteVerifier:
         (before, after), (source, target) = models, sources
         names = {new: old for old, new in options.names}
         after = with_names(after, names) if names else after
+        seeded = _with_seeds(before, after) if part is None else None
+        if seeded is not None:
+            before, after = source, target = seeded
         declared, contradictions = declarations(before).model, declarations(before).notes
         source = source if declared is before else declared  # onnxruntime plans its memory by symbols that are equal
         before, after = declared, declarations(after).model
@@ -239,7 +246,7 @@ class RewriteVerifier:
         self.spec, self.options, self.progress = spec, options, progress
         of_copy, of_float16 = [copy.note] if copy is not None else [], [FLOAT16_NOTE] if is_default else []
         self.notes = (*contradictions, *of_copy, *of_float16)
-        self.gaps = (NO_KERNELS,) if copies is not None else ()
+        self.gaps = (*[NO_KERNELS] * (copies is not None), *[SEEDED] * (seeded is not None))
         self.unlike: Sequence[Run] = ()
         self.begun: list[Callable[[], Runner]] = []
 
@@ -509,10 +516,27 @@ def _with_interface(proof: RewriteProof, changes: Sequence[Change]) -> RewritePr
 
 
 def _unprovable_reason(before: Model, after: Model) -> str:
-    nodes = (node for model in (before, after) for node in all_nodes(model.scopes) if node.operator in RANDOM)
-    if random := next((n for n in nodes if "seed" not in n.attributes and _draws_random_numbers(n)), None):
+    if random := next(chain(_unseeded_nodes(before), _unseeded_nodes(after)), None):
         return f"'{random.path}' is random ({random.op_type}), so nothing can be proven"
     return "" if before.graph.outputs else "the original has no outputs, so nothing can be proven"
+
+
+def _with_seeds(before: Model, after: Model) -> tuple[Model, Model] | None:
+    """Return both models with a seed for each node that draws random numbers without one; None if these differ."""
+    drawn = [{(node.op_type, *node.proto.output) for node in _unseeded_nodes(model)} for model in (before, after)]
+    seeds = {key: float(seed) for seed, key in enumerate(sorted(drawn[0]), start=1)}
+    if not seeds or not drawn[1] <= drawn[0] or any("Dropout" in op for op, *_ in seeds):
+        return None
+    protos = copy_proto(before), copy_proto(after)
+    for node in (node for proto in protos for node in proto.graph.node):
+        if (seed := seeds.get((node.op_type, *node.output))) is not None:
+            node.attribute.append(helper.make_attribute("seed", seed))
+    return before.with_proto(protos[0]), after.with_proto(protos[1])
+
+
+def _unseeded_nodes(model: Model) -> Iterator[Node]:
+    nodes = (node for node in all_nodes(model.scopes) if node.operator in RANDOM)
+    return (node for node in nodes if "seed" not in node.attributes and _draws_random_numbers(node))
 
 
 def _load_source(source: ModelLike) -> Model:
