@@ -25,7 +25,8 @@ SAME_SHORT = "its windows leave gaps, which the padding does not fill"
 def _integer_list(ctx: InferenceContext, name: str, count: int, default: int) -> tuple[int, ...]:
     numbers = ctx.attr(name, ()) or (default,) * count
     if len(numbers) != count:
-        raise UnknownError(f"the attribute {name} has {len(numbers)} numbers, not {count}")
+        problem = f"the attribute {name} has {len(numbers)} numbers, not {count}"
+        raise ctx.impossible(problem, problem)
     return numbers
 
 
@@ -120,7 +121,8 @@ def conv_transpose(ctx: InferenceContext) -> Tensor:
     """Return the dims that a Conv would make those of the input, or the attribute output_shape."""
     dims, kernel = ctx.dims(0), ctx.dims(1)
     if len(dims) != len(kernel) or len(dims) < 3:
-        raise UnknownError("the ranks of input and weight differ")
+        ranks = f"an input of rank {len(dims)}, a weight of rank {len(kernel)}"
+        raise ctx.impossible(ranks, "the ranks of input and weight differ")
     count = len(dims) - 2
     head = (dims[0], kernel[1] * ctx.attr("group", 1))
     if output_shape := ctx.attr("output_shape", ()):

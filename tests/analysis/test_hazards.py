@@ -288,6 +288,23 @@ def test_what_never_runs_comes_first_and_is_a_finding() -> None:
     assert found.findings() == ("at any dims, MatMul 'no' fails: the inner dims of a product: 4 is not 2",)
 
 
+@pytest.mark.parametrize(
+    ("node", "problem"),
+    [
+        ("MaxPool <kernel_shape = [3, 3]> (x)", "the attribute kernel_shape has 2 numbers, not 1"),
+        ("AveragePool <kernel_shape = [3], strides = [1, 1]> (x)", "the attribute strides has 2 numbers, not 1"),
+        ("ConvTranspose (x, w)", "an input of rank 3, a weight of rank 4"),
+    ],
+)
+def test_windows_of_other_axes_than_the_input_has_never_run(node: str, problem: str) -> None:
+    """SuperPoint by TorchScript pools three axes by a window of two, which onnxruntime does not load."""
+    text = f"g (float[1, 4, 8] x, float[4, 4, 3, 3] w) => (float[a, c, d] y) {{ y = {node} }}"
+    found = Model.from_proto(onnx.helper.make_model(onnx.parser.parse_graph(text)))
+    assert [(one.kind, one.problem) for one in hazards(found).hazards] == [("never", problem)]
+    with pytest.raises(ModelError):
+        Session(found)
+
+
 def test_a_wrong_shape_and_an_empty_dim_are_findings_and_a_limit_is_not(real_model: RealModel) -> None:
     assert hazards(LAYERS).findings() == tuple(map(str, hazards(LAYERS).hazards))
     assert hazards(real_model("bert-fill-mask/model")).findings() == ()
