@@ -76,10 +76,12 @@ def _count_einsum(node: NodeFacts) -> Expr:
         raise UnknownError("its equation does not fit its inputs")
     indices: dict[str, Expr] = {}
     for number, term in enumerate(terms):
-        dims = node.dims(number)
-        if len(dims) != len(term) or "." in term:
+        dims, (head, dots, tail) = node.dims(number), term.partition("...")
+        more = len(dims) - len(head + tail)  # that the dots stand for, the last of them at the same place everywhere
+        if more < 0 or (more and not dots) or "." in head + tail:
             raise UnknownError(f"its equation does not name every index of input {number}")
-        indices |= dict(zip(term, dims, strict=True))
+        names = [*head, *(f".{place}" for place in range(more, 0, -1)), *tail]
+        indices |= {name: dim for name, dim in zip(names, dims, strict=True) if dim != 1 or name not in indices}
     return dims_product(indices.values())
 
 

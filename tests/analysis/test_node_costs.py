@@ -112,6 +112,11 @@ ROWS: list[Row] = [
         'y = Einsum <equation = "bij,bjk->bik"> (x, w)',
         *(2 * 4 * 6 * 8, 0, 4 * (48 + 96 + 64)),
     ),
+    (
+        "(float[2, 4, 6] x, float[3, 1, 6, 8] w)",  # whose batches broadcast
+        'y = Einsum <equation = "...ij,...jk->...ik"> (x, w)',
+        *(3 * 2 * 4 * 6 * 8, 0, 4 * (48 + 144 + 192)),
+    ),
     # queries times keys, weights times values; 2 * 3 * 5 scores, each scaled and in a Softmax
     (
         "(float[1, 2, 3, 8] q, float[1, 2, 5, 8] k, float[1, 2, 5, 4] v)",
@@ -212,7 +217,7 @@ def test_every_operator_of_onnx_is_counted_or_says_why_not() -> None:
         ("(x, float[2] z)", "y = MatMul (x, z)", "macs", "'x' is declared as no tensor"),
         ("(string[2] x)", "y = Identity (x) z = Concat <axis = 0> (x, x)", "bytes_moved", "has no fixed size"),
         ("(float[1, 3, 2, 3, 8] q)", "y = com.microsoft.MultiHeadAttention <num_heads = 2> (q)", "macs", "has rank 5"),
-        ("(float[2, 3] x)", 'y = Einsum <equation = "...i->..."> (x)', "macs", "does not name every index"),
+        ("(float[2, 3] x)", 'y = Einsum <equation = "i->i"> (x)', "macs", "does not name every index"),
     ],
 )
 def test_what_is_not_known_says_why(io: str, body: str, measure: str, reason: str) -> None:
