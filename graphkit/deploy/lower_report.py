@@ -122,6 +122,7 @@ class LowerReport(ProvenReport):
         if self.state_bytes:
             yield Prose(f"The host keeps {self.state_bytes:,} bytes of state.")
         yield from map(Prose, (*self.settings, *self.notes))
+        yield from (Prose(text, "warning") for text in (self.judged.other_numbers() if self.judged is not None else ()))
         for file in self.files:
             if file.blockers.blockers or file.blockers.unknown:
                 refused = "refuses" if file.blockers.blockers else "may refuse"
@@ -151,6 +152,7 @@ def lowered_file(part: Lowered) -> LoweredFile:
 MODEL = "{model}"
 KEPT = 16384  # bytes of what a judge said last
 LINES = 20  # of these, in a text
+ALIKE = 0.99  # the least cosine of outputs that are the same but for float16
 
 
 class Judgement(Struct, frozen=True):
@@ -200,6 +202,13 @@ class Judgements(Result):
 
     def findings(self) -> tuple[str, ...]:
         return tuple(f"{answer.model}: `{answer.command}`: {answer.why}" for answer in self.judgements if answer.why)
+
+    def other_numbers(self) -> Iterator[str]:
+        """Yield where a device computes other numbers than the CPU, of which float16 alone is no cause."""
+        for each in self.judgements:
+            if each.cosine is not None and each.cosine < ALIKE:
+                apart = f"a cosine of {each.cosine:.3f}, an error of {each.error:.0%} of the largest number"
+                yield f"{each.model}: `{each.command}` computes other numbers than the CPU: {apart}."
 
     def blocks(self) -> Iterator[Block]:
         yield table(

@@ -103,6 +103,9 @@ def test_numbers_of_a_simulator_are_told_apart_from_placement(judge: Judge, tmp_
     assert judgement.counts[-2:] == ("0.500000", "2.0e+00")
     assert Judgement.of("n.onnx", "fake", none).output == ("no numbers: the simulator does not start",)
     assert not Judgements((judgement,)).findings()
+    assert [*Judgements((judgement,)).other_numbers()] == [
+        "m.onnx: `fake` computes other numbers than the CPU: a cosine of 0.500, an error of 200% of the largest number."
+    ]
     lost = Judgement.of(
         "m.onnx", "fake", msgspec.structs.replace(found, numbers=(found.numbers[0], Deviation("z", None, None)))
     )
