@@ -25,7 +25,7 @@ from graphkit.ops.tensor import (
     sizes_of,
 )
 from graphkit.symbolic.algebra import ceil_div, divide_exactly, is_nonzero, lower, maximum, upper
-from graphkit.symbolic.expr import INF, Expr, const
+from graphkit.symbolic.expr import INF, Expr, Symbol, const
 
 MAX_RANK = 16
 
@@ -109,7 +109,12 @@ def _remaining_dim(ctx: InferenceContext, total: Expr, present: Expr, *, is_infe
         raise UnknownError("-1 beside a dim of 0")
     if is_nonzero(present) or (is_inferred and not ctx.attr("allowzero", 0)):
         rest = ctx.quotient(total, present, f"{total} elements")
-        return maximum(rest, 1) if lower(total) > 0 == lower(rest) and present.constant is None else rest
+        atoms = {atom for expr in (total, present) for monomial, _ in expr.terms for atom in monomial}
+        is_plain = present.constant is None and all(
+            isinstance(atom, Symbol) for atom in atoms
+        )  # none may become a number
+        # other quotients, such as of the rows that there are, become numbers where more is learned
+        return maximum(rest, 1) if is_plain and lower(total) > 0 == lower(rest) else rest
     return ctx.new_symbol(f"beside {present}, which may be 0, any number of elements fits")
 
 

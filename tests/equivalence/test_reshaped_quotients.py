@@ -133,3 +133,14 @@ def test_elements_that_are_no_multiple_of_more_are_not_proven() -> None:
     with pytest.raises(RunError):
         Session(after, threads=1).run(feed)
     assert "may fail" in str(check_equivalence(before, after))
+
+
+def test_a_quotient_of_rows_that_are_cut_stays_as_plain_as_it_is() -> None:
+    """Wan's tables of angles: where the model runs, there are as many rows as are asked for, and so it is a number."""
+    read = model(
+        """g (float[n, 3] x) => (float[k, l, m] y) {
+            count = Shape <end = 1> (x)  rows = Slice (table, zero, count, zero)
+            target = Concat <axis = 0> (count, one, minus)  y = Reshape (rows, target) }""",
+        table=np.ones((64, 4), np.float32), zero=[0], one=[1], minus=[-1],
+    )  # fmt: skip
+    assert str(infer(read)["y"]) == "[n, 1, (4*min(64, n)) // n]"
