@@ -15,7 +15,7 @@ from graphkit.analysis.kv_cache import DEFAULT_CONTEXT, kv_cache
 from graphkit.analysis.model_costs import Costs, costs
 from graphkit.analysis.model_interface import interface
 from graphkit.analysis.shape_ops import shape_ops, unknown_shapes
-from graphkit.analysis.shape_origins import origins, origins_line, what_if, what_if_line
+from graphkit.analysis.shape_origins import origins, what_if
 from graphkit.analysis.summary import summary
 from graphkit.analysis.verdict import Verdict, verdict_of
 from graphkit.errors import UsageError, did_you_mean
@@ -48,7 +48,6 @@ class ReportOptions:
         provider: The device to say the placement on, such as "webgpu"; "" for none.
         spec: Input dims at which to look for them and to count costs, None for those declared.
         also: Names of sections to show besides those of `only`.
-        brief: Of a section of which `in_brief` shows a line, make that alone where it is quicker.
     """
 
     only: tuple[str, ...] = ()
@@ -61,7 +60,6 @@ class ReportOptions:
     provider: str = ""
     spec: DimSpec | None = None
     also: tuple[str, ...] = ()
-    brief: bool = False
 
     def __post_init__(self) -> None:
         if self.target is None and BLOCKERS.name in (*self.only, *self.also):
@@ -105,7 +103,6 @@ class Section(Struct, frozen=True):
     needs_shapes: bool = False  # whether it needs the shapes of the model's tensors
     compares: bool = False  # whether it uses the model after onnxoptimizer, with `options.optimize`
     is_judged: bool = False  # whether the verdict rests on it
-    line: Callable[[Material], str] | None = None  # what it says in one line, where that is quicker to find
 
 
 def _origins_section(material: Material) -> Result:
@@ -148,19 +145,8 @@ SECTIONS = (
     Section("kv-cache", lambda m: kv_cache(m.model, m.options.context), is_judged=True),
     Section("costs", lambda m: costs(m.model, top=COST_ROWS, **m.sized_spec()), needs_shapes=True, is_judged=True),
     Section("shape-ops", lambda m: shape_ops(m.model, m.optimized), compares=True, is_judged=True),
-    Section(
-        "origins",
-        _origins_section,
-        needs_shapes=True,
-        compares=True,
-        line=lambda m: origins_line(m.optimized or m.model),
-    ),
-    Section(
-        "what-if",
-        lambda m: what_if(m.model, shapes=m.shapes),
-        needs_shapes=True,
-        line=lambda m: what_if_line(m.model),
-    ),
+    Section("origins", _origins_section, needs_shapes=True, compares=True),
+    Section("what-if", lambda m: what_if(m.model, shapes=m.shapes), needs_shapes=True),
     Section("hazards", _hazards_section, needs_shapes=True, is_judged=True),
     Section("unknown-shapes", lambda m: unknown_shapes(m.model, shapes=m.shapes), needs_shapes=True, is_judged=True),
     Section("control-flow", lambda m: control_flow(m.model), is_judged=True),
@@ -265,17 +251,6 @@ HINT = "--only NAME shows a section, --full all of them."
 
 
 @dataclass(frozen=True)
-class Line(Result):
-    """What a section says in one line."""
-
-    title: ClassVar[str] = ""
-    text: str
-
-    def in_short(self) -> str:
-        return self.text
-
-
-@dataclass(frozen=True)
 class Overview(Result):
     """A line for each section of a report of which the verdict says nothing, and the commands to run next."""
 
@@ -363,7 +338,7 @@ def make_sections(model: Model, options: ReportOptions, progress: Progress) -> d
             shapes = infer(declarations(material.model).model)
             material = replace(material, model=shapes.model, inferred=shapes)
         progress(section.name)
-        made[section.name] = Line(section.line(material)) if options.brief and section.line else section.make(material)
+        made[section.name] = section.make(material)
     if VERDICT in sections:
         rests_on = {section.name: made[section.name] for section in judged}
         made[VERDICT.name] = VERDICT.make(replace(material, model=model, judged=rests_on))

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import reduce
 from itertools import combinations
 from typing import ClassVar
 
@@ -84,7 +84,8 @@ class Origins(Result):
             yield from (NodeMark("Shape origins", meaning, "", path, text) for path in group.nodes)
 
     def in_short(self) -> str:
-        return _groups_line(len(self.groups))
+        compute = "computes" if len(self.groups) == 1 else "compute"
+        return f"{count_things(len(self.groups), 'expression(s)')} that {compute} shapes" if self.groups else ""
 
     def blocks(self) -> Iterator[Block]:
         if not self.groups:
@@ -130,16 +131,6 @@ def origins(model: ModelLike, *, full: bool = False, optimized: bool = False, sh
     largest = sorted((key for key in consumers if key[2] != "CONST"), key=lambda key: -len(consumers[key]))
     drawings = (_draw_cone(key[2], consumers[key][0], key[1], model.shape_tensors) for key in largest[:DRAWN_GROUPS])
     return Origins(groups, tuple(d for d in drawings if len(d.nodes) <= DRAWN_NODES), optimized, full)
-
-
-def origins_line(model: Model) -> str:
-    """Return what `origins` says in one line."""
-    return _groups_line(len(_find_consumers(model, False)))
-
-
-def _groups_line(count: int) -> str:
-    compute = "computes" if count == 1 else "compute"
-    return f"{count_things(count, 'expression(s)')} that {compute} shapes" if count else ""
 
 
 def group_drawing(model: Model, number: int) -> Drawing:
@@ -360,7 +351,7 @@ class WhatIf(Result):
     stays: tuple[Stay, ...]
 
     def in_short(self) -> str:
-        return LEFT if self.total else ""
+        return "how many nodes would be left if dims were numbers" if super().in_short() else ""
 
     def blocks(self) -> Iterator[Block]:
         if not self.total:
@@ -383,18 +374,6 @@ class WhatIf(Result):
             yield Prose(
                 f"{count_things(len(stay.nodes), 'node(s)')} {verb} even so, such as {stay.nodes[0]}: {stay.reason}."
             )
-
-
-LEFT = "how many nodes would be left if dims were numbers"
-
-
-def what_if_line(model: Model) -> str:
-    """Return what `what_if` says in one line."""
-    return LEFT if any(map(partial(_is_shape_op, model.shape_tensors), all_nodes(model.scopes))) else ""
-
-
-def _is_shape_op(tensors: ShapeTensors, node: Node) -> bool:
-    return tensors.works_on_shapes(node) and not node.is_op("Constant")
 
 
 def what_if(model: ModelLike, *, shapes: Shapes | None = None) -> WhatIf:
@@ -447,7 +426,7 @@ class _Sets:
         outputs = set(scope.outputs)
         for node in reversed(in_order(scope) if scope.problems else scope.nodes):
             table = 0
-            if _is_shape_op(self.tensors, node):
+            if self.tensors.works_on_shapes(node) and not node.is_op("Constant"):
                 table = self.always
                 for value in node.results:  # for which sets nothing that stays reads an output
                     table &= outside if value in outputs else self.always

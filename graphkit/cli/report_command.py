@@ -129,8 +129,7 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
             return
         result: Report | Comparison
         if is_alone:
-            is_read = asked.full or asked.only or asked.optimize or gate or output or chosen is not Format.text
-            result = analyse(loaded[0], replace(report_options, brief=not is_read), progress=progress)
+            result = analyse(loaded[0], report_options, progress=progress)
         else:
             from graphkit.analysis.comparison import compare
 

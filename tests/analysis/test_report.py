@@ -13,7 +13,7 @@ from graphkit import __version__
 from graphkit.analysis.comparison import ComparisonRow, compare
 from graphkit.analysis.hazards import Check, Hazards
 from graphkit.analysis.model_interface import interface
-from graphkit.analysis.report import EXTRAS, SECTION_NAMES, Report, ReportOptions, Section, in_brief, report
+from graphkit.analysis.report import EXTRAS, SECTION_NAMES, Report, ReportOptions, Section, report
 from graphkit.analysis.verdict import COMMANDS
 from graphkit.errors import UsageError
 from graphkit.model import Model, load
@@ -313,18 +313,3 @@ def test_a_node_without_its_inputs_breaks_no_report(op_type: str) -> None:
     given, result = (onnx.helper.make_tensor_value_info(name, 1, ["n"]) for name in "xy")
     proto = onnx.helper.make_model(onnx.helper.make_graph([node], "g", [given], [result]))
     assert op_type in str(report(Model.from_proto(proto)))
-
-
-@pytest.mark.parametrize("name", ["causal-attention", "encoder", "merged-decoder"])
-def test_a_line_that_is_made_alone_is_that_of_the_whole_section(name: str) -> None:
-    short, long = (in_brief(report(f"example:{name}", ReportOptions(brief=is_brief))) for is_brief in (True, False))
-    assert short.to_text() == long.to_text()
-
-
-def test_a_model_without_shape_operators_has_no_lines_about_them() -> None:
-    model = Model.from_proto(
-        onnx.parser.parse_model(
-            '<ir_version: 8, opset_import: ["": 18]> g (float[n] x) => (float[n] y) { y = Relu(x) }'
-        )
-    )
-    assert "what-if" not in in_brief(report(model, ReportOptions(brief=True))).to_text()
