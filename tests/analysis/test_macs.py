@@ -50,7 +50,7 @@ def count(io: str, body: str) -> str:
         ("(float[2, 3, 8] x, w)", "y = com.microsoft.Attention <num_heads = 2> (x, w)", None),
         ("(float[3, 8] x, float[3, 8] w)", "y = Add (x, w)", 0),
         ("(float[0, 8] x, float[8, 4] w)", "y = MatMul (x, w)", 0),
-        ("(float[2, 3] x, float[2, 4] w)", 'y = Einsum <equation = "...i,...j->...ij"> (x, w)', None),
+        ("(float[2, 3] x, float[2, 4] w)", 'y = Einsum <equation = "...i,...j->...ij"> (x, w)', 24),
         ("(float[2, 3] x)", "z = com.microsoft.Odd (x) y = MatMul (z, x)", None),
         (
             "(float[1, 3, 48] q)",
