@@ -346,8 +346,9 @@ def _check_tokens(part: HostPart, by: By, host_inputs: Sequence[HostInput]) -> N
     for host_input in host_inputs:
         if any(not np.array_equal(run[host_input.name], runs[0][host_input.name]) for run in runs):
             raise UsageError(
-                f"'{host_input.source.value.name}' depends on which tokens there are - a host that knows positions and "
-                "lengths cannot make it"
+                f"'{host_input.source.value.name}' depends on which tokens there are, and not on positions and lengths "
+                "alone, so the host cannot make it - export the model from its embeddings (inputs_embeds), or without "
+                "what compares tokens"
             )
 
 
