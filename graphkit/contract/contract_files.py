@@ -278,8 +278,7 @@ def _check_method(method: BundleMethod, states: dict[str, StateTensor], lengths:
                 yield f"{kind} '{port.name}' does not fit state '{port.state}'"
     for port in method.inputs:
         yield from (f"input '{port.name}' {text}" for text in _method_input(port, method, lengths))
-    kinds = [port.kind for port in method.inputs]
-    if method.when == "reorder" and kinds.count("indices") != 1:
+    if method.when == "reorder" and [port.kind for port in method.inputs].count("indices") != 1:
         yield "it takes no indices, or takes them twice"
     written = [port.writes for port in method.outputs if port.writes]
     if len(set(written)) < len(written) or (method.when in ("init", "reorder") and len(written) < len(method.outputs)):
@@ -413,8 +412,7 @@ def contract_schema(kind: type[AnyContract]) -> dict[str, Any]:
     top = named.pop(kind.__name__)
     (version,) = top["properties"]["version"]["enum"]
     top["description"] = f"Version {version}. graphkit.contract.{kind.__name__} says what each field means."
-    sha256 = named["FileRecord"]["properties"]["sha256"]
-    top["properties"]["checksum"] = sha256
+    top["properties"]["checksum"] = named["FileRecord"]["properties"]["sha256"]
     top["required"].append("checksum")
     method = next(part for name, part in named.items() if name.endswith("Method"))["properties"]
     made = {"source": {"type": "object"}, "writes": {"const": ""}}

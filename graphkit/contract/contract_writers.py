@@ -252,8 +252,7 @@ def _number_constants(contract: Contract) -> Iterator[Constant]:
     yield Constant("proven", int(contract.proof.passed), "1 where the proof of models and host passed; 0 where not.")
     yield from (Constant(name, sizes[name], text) for name, text in SIZES.items())
     yield from (Constant(f"token_{name}", _or_none(contract.tokens.get(name)), text) for name, text in TOKENS.items())
-    rules = vars(contract.generation)
-    yield from (Constant(name, _or_none(rules[name]), text) for name, text in RULES.items())
+    yield from (Constant(name, _or_none(vars(contract.generation)[name]), text) for name, text in RULES.items())
     yield Constant("state_bytes", sum(state.bytes for state in contract.states), "Bytes of all states.")
 
 

@@ -283,8 +283,7 @@ class _Part:
         outputs = [self.values[name] for name, written in self.method.writes.items() if written == state]
         if not outputs:
             return "read" if inputs else "none"
-        producer = outputs[0].producer
-        is_read = any(node is not producer for value in inputs for node, _ in value.consumers)
+        is_read = any(node is not outputs[0].producer for value in inputs for node, _ in value.consumers)
         is_read = is_read or (bool(inputs) and bool(outputs[0].consumers))
         return "read and write" if is_read else "write"
 
@@ -391,8 +390,7 @@ def reorder_method(contract: BundleContract) -> tuple[BundleMethod, Model]:
 
 def with_initial(contract: BundleContract, initial: Arrays) -> tuple[BundleContract, Arrays]:
     """Return a contract whose states have their initial values, and the arrays of those that have more than one."""
-    names = {state.name for state in contract.states}
-    if unknown := sorted(set(initial) - names):
+    if unknown := sorted(set(initial) - {state.name for state in contract.states}):
         raise UsageError(f"state '{unknown[0]}' has an initial value, and no method writes it")
     states, arrays = [], {}
     for state in contract.states:

@@ -413,8 +413,7 @@ class SourceLengths:
         return self.check.fault({**self.numbers, **dict.fromkeys(self.lengths, length)}) if self.lengths else ""
 
     def most(self, length: int) -> int | None:
-        tried = range(length, max(length - MAX_REACH, 0), -1)
-        return next((size for size in tried if not self.fault(size)), None)
+        return next((size for size in range(length, max(length - MAX_REACH, 0), -1) if not self.fault(size)), None)
 
     def nearest(self, length: int) -> int | None:
         return self.check.nearest(self.numbers, self.lengths, length, MAX_REACH)

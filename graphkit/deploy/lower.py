@@ -442,8 +442,7 @@ def _splitting_stages(name: str, merged: Model | None, branch: Model) -> Iterato
         return
     flag = decoder.cache_when if name == "step" else not decoder.cache_when
     values = {decoder.condition.input.name: np.array([flag])}
-    about = "one step of the merged decoder"
-    yield Stage(name, about, merged, branch, values=values, is_narrower=True, is_part=True)
+    yield Stage(name, "one step of the merged decoder", merged, branch, values=values, is_narrower=True, is_part=True)
 
 
 def _count_states(encoder: Lowered) -> int:

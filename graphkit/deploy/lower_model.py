@@ -220,8 +220,7 @@ class _Lowering:
         """Take rows that stand for a source, such as that of its end-of-text token, by products with one-hot rows."""
         rows = {name: len(table) for name, table in self.tables.items()}
         of = {source.of for source, _ in self.interface.sources.values() if source.by == "source"}
-        vocabulary = min((rows[name] for name in of), default=0)
-        outcome, pooled = pool_by_product(self.model, self.setting, vocabulary)
+        outcome, pooled = pool_by_product(self.model, self.setting, min((rows[name] for name in of), default=0))
         self._adopt_outcome(outcome, PoolRowByOneHot.name())
         self._add_stage("rows taken by products", tested="the host makes the one-hot rows")
         for pooling in pooled:

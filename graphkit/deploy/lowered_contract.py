@@ -316,8 +316,7 @@ def stack_caches(
     Inside, each layer takes its slice, and heads become an axis again. The step says which layer a cache belongs to.
     Refuse caches of different dims, or that are not `[batch, heads, slots, head_dim]`.
     """
-    names = {name for part in parts for name in part.model.graph.values}
-    stacks = tuple(_find_stacks(contract, step, names))
+    stacks = tuple(_find_stacks(contract, step, {name for part in parts for name in part.model.graph.values}))
     made = [_stack_part(part, stacks, target) for part in parts]
     states = tuple(stack.state for stack in stacks)
     return made, replace(contract, methods=tuple(part.method for part in made), states=states)
@@ -381,8 +380,7 @@ def _stacked_method(method: Method, outcome: Matched[StackedPort], stacks: Seque
             meaning = f"{'becomes' if state.axis is None else 'goes into the next slot of'} '{stack.name}'"
             outputs[port.name] = Port(port.name, state.dtype, port.shape, meaning, writes=stack.name)
         else:
-            source = Source("state", stack.name)
-            inputs[port.name] = Port(port.name, state.dtype, state.shape, stack.meaning, source)
+            inputs[port.name] = Port(port.name, state.dtype, state.shape, stack.meaning, Source("state", stack.name))
     return replace(
         method,
         inputs=tuple(inputs[value.name] for value in outcome.model.graph.inputs),

@@ -48,8 +48,7 @@ def check_prompt(originals: Originals) -> None:
         return
     made = drop_idle_inputs(share_dim_names(step, first))
     apart = measure_prompt(originals, Originals(None, made, made))
-    is_half = any(map(has_float16, originals.models))
-    if not apart <= (FLOAT16_TOLERANCE if is_half else LOWERING_TOLERANCE):
+    if not apart <= (FLOAT16_TOLERANCE if any(map(has_float16, originals.models)) else LOWERING_TOLERANCE):
         rounds = any(node.is_op(*QUANTIZED["QDQ"]) for model in (first, step) for node in all_nodes(model.scopes))
         runs_both = step.roles.states and not has_fixed_prompt(first)  # else a bundle reads prompts by steps too
         way = "bundle it, which runs both" if runs_both else "export one decoder that reads prompts and steps"

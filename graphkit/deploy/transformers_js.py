@@ -240,8 +240,7 @@ def _rename_ports(model: Model, names: Mapping[str, str]) -> Model:
 
 def _check_start(first: Model, whole: Model, *, has_encoder: bool) -> None:
     """Refuse a decoder that cannot begin with a cache as transformers.js makes it."""
-    tokens = first.roles.first("tokens")
-    if not has_encoder and isinstance(count := dim_at(tokens, 1), int):
+    if not has_encoder and isinstance(count := dim_at(first.roles.first("tokens"), 1), int):
         raise UsageError(f"{first.label}: takes {count} token(s) at a time, no prompt of any length - export it anew")
     for past in whole.roles.pasts:
         for at, dim in enumerate(declared_dims(past) or ()):

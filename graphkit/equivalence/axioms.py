@@ -49,8 +49,7 @@ def fill_dims(app: Application) -> Result:
     array = np.zeros(1, np.float32) if value is None else inline_array(value)
     if array is None or array.size != 1 or (value is not None and value.data_type > TensorProto.COMPLEX128):
         return None
-    number = app.tools.constants.of_array(array.reshape(()), app.dtype)
-    return app.tools.movement.expand(number, app.shape)
+    return app.tools.movement.expand(app.tools.constants.of_array(array.reshape(()), app.dtype), app.shape)
 
 
 def read_dims(app: Application) -> Result:
@@ -96,8 +95,7 @@ def _fails_with_zero(dims: Dims, target: Sequence[Expr], axis: int) -> bool:
     if not isinstance(atom, Call) or atom.op != "//" or axis >= len(dims):
         return False
     (dividend, divisor), count = atom.args, dims_product(dims)
-    others = dims_product([*target[:axis], *target[axis + 1 :]])
-    return lower(count) >= 1 and others * dividend == count * divisor
+    return lower(count) >= 1 and dims_product([*target[:axis], *target[axis + 1 :]]) * dividend == count * divisor
 
 
 def _is_zero_with(dim: Expr, other: Expr) -> bool:

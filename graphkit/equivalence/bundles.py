@@ -175,8 +175,7 @@ def past_length(edit: InterfaceEdit, past: str, axis: int | None, name: str = f"
     """Add the length of a past along an axis, and return its name."""
     if axis is None:
         raise UnknownError(f"it is not known how {past} grows")
-    shape = edit.add("Shape", [past], f"{OWN}past_shape")
-    return edit.append(make_gather(shape, edit.number(axis), None, name))
+    return edit.append(make_gather(edit.add("Shape", [past], f"{OWN}past_shape"), edit.number(axis), None, name))
 
 
 def original_of(originals: Originals, method: BundleMethod) -> MethodOriginal:
@@ -420,8 +419,7 @@ def _check_method(originals: Originals, contract: BundleContract, method: Bundle
         original = original_of(originals, method)
         adapter = _Adapter(original, contract, method, model)
         pair = original.model(adapter.shown), adapter.model()
-        shapes = infer(pair[0], values=original.values)
-        of_ports = port_faults(contract, method, model, pair[1], shapes)
+        of_ports = port_faults(contract, method, model, pair[1], infer(pair[0], values=original.values))
         for fault in (*dim_faults(original), *state_faults(contract, method), *of_ports):
             raise UnknownError(fault)
     except UnknownError as error:

@@ -328,8 +328,7 @@ def _inner_difference(terms: tuple[Term, Term]) -> tuple[Term, Term] | None:
 
 
 def _term_text(term: Term, side: int) -> str:
-    origins = [each.origins[side] for each in (term, *term.args) if each is not None]
-    where = next(filter(None, origins), "")
+    where = next(filter(None, [each.origins[side] for each in (term, *term.args) if each is not None]), "")
     shape = "" if term.dims is None else f" [{', '.join(map(str, term.dims))}]"
     return f"{term.op}{shape}" + (f" at {where}" if where else "")
 
@@ -370,8 +369,7 @@ def _shared_pairs(
     shapes = common_shapes(*models, names_in_a, None, narrower=True, spec=spec)
     if any(find_misfit(node) for each in models for node in all_nodes(each.scopes)):
         return
-    constants = Constants(Terms(), numbers)
-    tools = Tools.of(constants, RequiredProducts(required_equalities(shapes[0])))
+    tools = Tools.of(Constants(Terms(), numbers), RequiredProducts(required_equalities(shapes[0])))
     exact = read_pair(models, shapes, tools, names_in_a, EXACT)
     for first, second in (exact, read_pair(models, shapes, tools, names_in_a, REAL, exact)):
         yield from _pair_by_term(_by_term(a, first.result), _by_term(b, second.result))

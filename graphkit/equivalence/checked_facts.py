@@ -273,8 +273,7 @@ class _Claim(Struct, eq=False, dict=True):
             return total / UNTOUCHED, np.zeros(values.count)
         if (count := MACS.get(self.node.operator)) is not None:
             with suppress(UnknownError):
-                products = count(NodeFacts(self.node, self.inputs, self.outputs))
-                for known in _sized_expressions([products], values):
+                for known in _sized_expressions([count(NodeFacts(self.node, self.inputs, self.outputs))], values):
                     return total, np.maximum(values.of(known).astype(float) * np.ones(values.count), 0)
         return total, np.sum(counts, axis=0)  # each element is a step
 

@@ -104,8 +104,7 @@ def _always_broadcasts(app: Application) -> bool:
 
 def _is_as_large(app: Application) -> bool:
     """Whether the input has as many elements as the output, wherever the original runs."""
-    counts = {app.tools.required.expr(dims_product(dims)) for dims in (app.operand(0).shape, app.shape)}
-    return len(counts) == 1
+    return len({app.tools.required.expr(dims_product(dims)) for dims in (app.operand(0).shape, app.shape)}) == 1
 
 
 def _always_squeezes(app: Application) -> bool:

@@ -75,8 +75,7 @@ def _run_node(app: Application, arrays: Sequence[np.ndarray | None]) -> np.ndarr
     tensors = [numpy_helper.from_array(a, f"i{index}") for index, a in enumerate(arrays) if a is not None]
     output = onnx.helper.make_empty_tensor_value_info(f"o{app.index}")
     graph = onnx.helper.make_graph([node], "constants", [], [output], tensors)
-    scope = app.node.scope
-    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in scope.opsets.items()]
+    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in app.node.scope.opsets.items()]
     proto = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
     try:
         with IsolatedSession(Model.from_proto(proto), threads=1, prepack=False) as session:
@@ -280,8 +279,7 @@ def _without_expand(app: Application, term: Term, other: Term) -> Term | None:
     if bare is term or term.is_constant:
         return None
     for axis, (dim, whole) in enumerate(zip(bare.shape, term.shape, strict=True)):
-        is_batch = offset <= axis < len(term.shape) - 2
-        if dim != whole and not (is_batch and other.shape[axis - offset] == whole):
+        if dim != whole and not (offset <= axis < len(term.shape) - 2 and other.shape[axis - offset] == whole):
             return None
     return bare
 
@@ -336,5 +334,4 @@ def look_up_rows(app: Application) -> Result:
         return None
     count, width = dims_product(indices.shape), dims_product(table.shape[1:])
     flat = move.reshape(table, (table.shape[0], width)), move.reshape(indices, (count,))
-    made = app.tools.terms.make("Gather of rows", (), flat, app.dtype, (count, width))
-    return move.reshape(made, app.shape)
+    return move.reshape(app.tools.terms.make("Gather of rows", (), flat, app.dtype, (count, width)), app.shape)

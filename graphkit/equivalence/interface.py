@@ -233,8 +233,7 @@ def _symbol_places(model: Model, shapes: Shapes, required: RequiredProducts) -> 
     """
     found: dict[Place, tuple[str, str]] = {}
     for value in _declared_values(model):
-        pairs = zip(declared_dims(value) or (), shapes[value].dims or (), strict=False)
-        for axis, (text, dim) in enumerate(pairs):
+        for axis, (text, dim) in enumerate(zip(declared_dims(value) or (), shapes[value].dims or (), strict=False)):
             if isinstance(text, str):
                 meaning = str(required.expr(dim)) if is_known(dim) else f"{UNKNOWN}{dim}"
                 found[value.scope.path, value.name, axis] = text, meaning

@@ -160,8 +160,7 @@ def loadable_copy(model: Model) -> LoadableCopy | None:
 
 def _repeated_names(model: Model) -> Iterator[str]:
     for scope in all_scopes(model.scopes):
-        named = Counter(node.proto.name for node in scope.nodes if node.proto.name)
-        for name, count in named.items():
+        for name, count in Counter(node.proto.name for node in scope.nodes if node.proto.name).items():
             if count > 1:
                 yield f"{count_things(count, 'node(s)')} of {scope.path or 'the graph'} are called '{name}'"
 

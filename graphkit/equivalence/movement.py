@@ -35,8 +35,7 @@ class Movement:
         if term.is_constant and (made := self.constants.reshape_constant(term, dims)) is not None:
             return made
         if term.op == "Elements" and (sizes := sizes_of(dims)) is not None:
-            elements = term.attributes[2]
-            return self.terms.make("Elements", (term.dtype, sizes, elements), (), term.dtype, sizes)
+            return self.terms.make("Elements", (term.dtype, sizes, term.attributes[2]), (), term.dtype, sizes)
         return self.terms.make("Reshape", dims, (term,), term.dtype, dims)
 
     def _match_copies(self, term: Term, dims: Dims) -> Term | None:

@@ -171,8 +171,7 @@ def broadcast_dims(args: Sequence[Term | None]) -> Hashable | None:
     dims = [term.dims for term in terms if term.dims is not None]
     if len(dims) < len(terms):
         return None
-    shown = frozenset(each[leading_ones(each) :] for each in dims)
-    return "broadcast", max(map(len, dims), default=0), shown - {()}
+    return "broadcast", max(map(len, dims), default=0), frozenset(each[leading_ones(each) :] for each in dims) - {()}
 
 
 # The normal form of what a node gives: its term once the axioms are applied.
@@ -359,8 +358,7 @@ class _Reader:
             if value.tensor is not None and self.model.proto.ir_version < 4:
                 self.result.values[value] = self.constant(value.tensor)
                 continue
-            name = self.names.get(value.name, value.name)
-            raw = self.tools.terms.make("Input", (name,), (), 0, None)
+            raw = self.tools.terms.make("Input", (self.names.get(value.name, value.name),), (), 0, None)
             facts = self.facts.of(value, raw)
             raw.dtype, raw.dims = facts.dtype, facts.dims
             self.result.values[value] = self.forms.elements(facts) or raw
@@ -383,8 +381,7 @@ class _Reader:
             if value.tensor is not None:
                 self.result.values[value] = self.constant(value.tensor)
             elif value.sparse is not None:
-                parts = (value.sparse.values, value.sparse.indices)
-                terms = tuple(map(self.constant, parts))
+                terms = tuple(map(self.constant, (value.sparse.values, value.sparse.indices)))
                 self.result.values[value] = self.tools.terms.make("Sparse", tuple(value.sparse.dims), terms, 0, None)
         for node in in_order(scope) if scope.problems else scope.nodes:
             self.read_node(node, context)

@@ -214,8 +214,7 @@ def _ratio_to_number(expr: Expr, number: Expr) -> Expr | None:
 
 
 def _without_product(monomial: Monomial, product: Monomial) -> Expr:
-    left = Counter(monomial) - Counter(product)
-    return dims_product(map(Expr.from_atom, left.elements()))
+    return dims_product(map(Expr.from_atom, (Counter(monomial) - Counter(product)).elements()))
 
 
 # Up to which sizes what is known of tensors holds: where a dtype holds the numbers that are computed of sizes.
@@ -269,8 +268,7 @@ def counting_conditions(*models: Shapes) -> tuple[str, ...]:
     """Return what else the arithmetic of some models is taken to do."""
     # onnxruntime keeps float16 in float32 up to a node that it has a kernel for
     given = (each for shapes in models for each in shapes.first.items())
-    halves = any(value.producer is not None and tensor.dtype in HALVES for value, tensor in given)
-    return (ROUNDED,) if halves else ()
+    return (ROUNDED,) if any(value.producer is not None and tensor.dtype in HALVES for value, tensor in given) else ()
 
 
 def stacks_of_nothing(model: Model) -> Counter[tuple[int, ...]]:

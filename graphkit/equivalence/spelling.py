@@ -237,8 +237,7 @@ def _attribute_constant(name: str, kind: int, content: object, data: Term | None
             return None
         assert isinstance(content, bytes)
         return constants.of_array(np.array(struct.unpack("<f", content)[0], np.float32), TensorProto.FLOAT)
-    numbers = [content] if name in LISTS else content
-    return constants.of_array(np.array(numbers, np.int64), TensorProto.INT64)
+    return constants.of_array(np.array([content] if name in LISTS else content, np.int64), TensorProto.INT64)
 
 
 def _leave_out(node: Node, args: list[Term | None], constants: Constants) -> None:

@@ -214,8 +214,7 @@ class Constants:
         """Return a constant with dims of 1 along the axes along which it repeats, bit by bit."""
         if term not in self.bare:
             self.bare[term] = term
-            size = math.prod(sizes_of(term.dims or ()) or (0,))
-            array = self.array(term) if 1 < size <= MAX_COMPARED else None
+            array = self.array(term) if 1 < math.prod(sizes_of(term.dims or ()) or (0,)) <= MAX_COMPARED else None
             if array is not None and array.dtype.kind in "fiub":
                 bits = array.view(f"u{array.dtype.itemsize}")
                 for axis in range(bits.ndim):

@@ -72,8 +72,7 @@ class BundleState(Mapping[str, np.ndarray]):
 
     def initial_of(self, state: StateTensor) -> np.ndarray:
         """Return the initial value of a state, which broadcasts to its shape."""
-        number = self.initial.get(state.name, 0) if state.initial is None else state.initial
-        return np.asarray(number, state.dtype)
+        return np.asarray(self.initial.get(state.name, 0) if state.initial is None else state.initial, state.dtype)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._states)

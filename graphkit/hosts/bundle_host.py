@@ -218,8 +218,7 @@ class Bundle:
         """Start a sequence, with `encode` or `prefill`, whichever the bundle has."""
         method = self._method("once")
         tokens, mask, inputs = told_apart(method, tokens, mask, inputs, named)
-        begins = self._begins_with(tokens, inputs)
-        return self._read_first(method, begins, mask, inputs, kept=0 if all_logits else 1)
+        return self._read_first(method, self._begins_with(tokens, inputs), mask, inputs, kept=0 if all_logits else 1)
 
     def _read_first(
         self,

@@ -269,8 +269,7 @@ class Host:
         return sequences  # type: ignore[return-value]
 
     def _call_method(self, method: Method, ids: Ids) -> Arrays:
-        feed = {port.name: self._input(port, ids) for port in method.inputs}
-        outputs = dict(self.run(method, feed))
+        outputs = dict(self.run(method, {port.name: self._input(port, ids) for port in method.inputs}))
         for port in method.outputs:
             self.given[f"{method.name}/{port.name}"] = outputs[port.name]
             if port.writes:
@@ -350,8 +349,7 @@ def _check_memory(contract: Contract, path: Path) -> None:
     size = sum(math.prod(tensor.shape) * np.dtype(tensor.dtype).itemsize for tensor in tensors)
     if 0 < machine_memory() < size:
         problem = f"its states, inputs and outputs take {size:,} bytes, more than this machine has"
-        hint = "lower again with a smaller --max-cache-len or --src-len"
-        raise ModelError(problem, file=str(path), hint=hint)
+        raise ModelError(problem, file=str(path), hint="lower again with a smaller --max-cache-len or --src-len")
 
 
 def _table_rows(folder: Path, table: Table) -> np.ndarray:

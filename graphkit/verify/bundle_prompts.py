@@ -74,8 +74,7 @@ class Prompt(Struct, frozen=True):
 
         The last row of a chunk is padded where that of the prompt is, and the bundle takes the mask.
         """
-        tokens = np.concatenate(self.steps, 1)
-        for part in np.split(tokens, [CHUNK, CHUNK + 1], 1):
+        for part in np.split(np.concatenate(self.steps, 1), [CHUNK, CHUNK + 1], 1):
             mask = np.ones_like(part)
             if self.has_mask and self.is_padded:
                 mask[-1, : part.shape[1] // 2] = 0
@@ -85,8 +84,7 @@ class Prompt(Struct, frozen=True):
 
 def input_spec(method: BundleMethod, port: BundlePort) -> InputSpec:
     """Return an input of a method, as its array is made."""
-    takes_tokens = port.kind == "tokens"
-    return InputSpec(port.name, port.dtype, takes_tokens, logits_of(method))
+    return InputSpec(port.name, port.dtype, port.kind == "tokens", logits_of(method))
 
 
 def logits_of(method: BundleMethod) -> int | None:

@@ -203,8 +203,7 @@ def _in_use(bundle: Bundle, state: StateTensor) -> np.ndarray:
     array = bundle.state[state.name]
     if state.axis is None or not state.length:
         return array
-    used = state.in_use(int(bundle.state.lengths[state.length][0]))
-    return array[(slice(None),) * state.axis + (slice(0, used),)]
+    return array[(slice(None),) * state.axis + (slice(0, state.in_use(int(bundle.state.lengths[state.length][0]))),)]
 
 
 def _check_layouts(subject: Subject) -> str:

@@ -182,8 +182,7 @@ class BundleVerifier:
             convert = None if self.wide is None else widen_model
             causes = find_bundle_causes(made.originals, self.folder, made.contract, failing, facts, near, convert)
         if self.options.same_weights:
-            wrong = dict.fromkeys(str(fact) for fact in facts if fact.is_sure)
-            checks[SAME] = " ".join(wrong).removesuffix(".")
+            checks[SAME] = " ".join(dict.fromkeys(str(fact) for fact in facts if fact.is_sure)).removesuffix(".")
         if not is_cpu:
             nodes = [f"Nodes of the bundle, as onnxruntime placed them: {placed_text(placed)}."] if placed else []
             fault, near = placement_fault(placed, self.provider), self.allowed.near
@@ -212,8 +211,7 @@ class BundleVerifier:
         tolerance = self.half.near if is_plain else self.half.fused
         runs = []
         for prompt, expected, own in zip(prompts, self.truth.logits, self.own, strict=False):
-            within = half_tolerance(tolerance, own)
-            runs.append(_run_prompt(bundle, prompt, expected, within, optimized=not is_plain))
+            runs.append(_run_prompt(bundle, prompt, expected, half_tolerance(tolerance, own), optimized=not is_plain))
         if notes is not None:
             notes.append(f"Of the logits of the export itself float16 puts some {max(self.own, default=0.0):.1e} off.")
         return runs
@@ -365,8 +363,7 @@ def _prompts_of_several(contract: BundleContract, prompts: Sequence[Prompt]) -> 
     if any(isinstance(port.shape[-1], int) for port in tokens):
         return []
     fit = [at for at, prompt in enumerate(prompts) if prompt.at_both_levels and len(prompt.steps) > 1]
-    padded = [at for at in fit if prompts[at].is_padded]
-    return sorted({*fit[:1], *padded[:1], *fit[-1:]})
+    return sorted({*fit[:1], *[at for at in fit if prompts[at].is_padded][:1], *fit[-1:]})
 
 
 def _prompt_distance(prompt: Prompt, expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -> float:

@@ -183,8 +183,7 @@ def _part_of(model: Model, values: Collection[Value]) -> tuple[Model, list[Value
     if any(node.bodies for node in nodes):
         return None
     proto = empty_copy(model.proto)
-    ordered = sorted(nodes, key=lambda node: (node.scope.depth, node.index))
-    proto.graph.node.extend(node.proto for node in ordered)
+    proto.graph.node.extend(node.proto for node in sorted(nodes, key=lambda node: (node.scope.depth, node.index)))
     inputs = [value for value in read if value.producer is None and value.tensor is None and value.sparse is None]
     for value in read:
         if value.producer is None and value.tensor is not None:

@@ -162,8 +162,7 @@ class _Feeds:
         """Return the inputs that a caller feeds, by name."""
         sizes = {name: min(SIZE, size) for name, size in self.contract.sizes.items()}
         legal = self.contract.legal.get("tokens")
-        prompt = 1 if legal is None or method.when == "step" else legal.nearest(SIZE)
-        sizes |= {"batch": self.rows, "tokens": prompt}
+        sizes |= {"batch": self.rows, "tokens": 1 if legal is None or method.when == "step" else legal.nearest(SIZE)}
         arrays: Arrays = {}
         for port in (port for port in method.inputs if port.kind in ("user", "tokens")):
             shape = [dim if isinstance(dim, int) else sizes.get(dim, SIZE) for dim in port.shape]

@@ -131,8 +131,7 @@ def float_mask(
     if not is_added or (draw.number % 3 == 1 and len(shape) < 3 and polarity is None):
         return mask_elements(keep, polarity).astype(np.float64)
     floor = HIDING[min(draw.number % 3, 1)] if hides_all else FLOORS[draw.number // 3 % len(FLOORS)]
-    least = float(np.finfo(dtype).min) if floor is None else floor
-    return np.where(keep == 0, least, 0.0)
+    return np.where(keep == 0, float(np.finfo(dtype).min) if floor is None else floor, 0.0)
 
 
 FLOATS = (0.0, 1.0, -1.0, 0.5, -0.5, 5.0, -3.0, -0.0, 1.5, 2.5, -2.5, 3.0, 6.0, -5.0, 7.0, 10.0, -10.0, 0.1, 1e-3, 1e-6)

@@ -280,8 +280,7 @@ class InputGenerator:
             why, hint = "its shape or type is not declared", "declare the shape of this input"
         else:
             why, hint = f"it is {type_text(info.type)[0]}", "only tensors can be made up"
-        problem = f"no input can be made for it: {why}"
-        return ModelError(problem, file=self.model.label, tensor=value.name, hint=hint)
+        return ModelError(f"no input can be made for it: {why}", file=self.model.label, tensor=value.name, hint=hint)
 
     def _mask(self, role: Role, shape: tuple[int, ...], past: int, rng: np.random.Generator, draw: Draw) -> np.ndarray:
         if role == "image mask":
@@ -349,8 +348,7 @@ class ExportInputs:
             raise UsageError(f"none of the models takes an input '{spec.name}' - name their export")
         maker, value = takers[0]
         chosen = draw if maker.model.roles.of(value) in MASKS else USUAL
-        array = maker.array(value, tuple(shape), self.rng, draw=chosen, bound=self.bound(spec))
-        return array.astype(spec.dtype)
+        return maker.array(value, tuple(shape), self.rng, draw=chosen, bound=self.bound(spec)).astype(spec.dtype)
 
     def bound(self, spec: InputSpec) -> int | None:
         """Return below which number the integers of an input are drawn, None where nothing limits them.

@@ -205,8 +205,7 @@ class Branch(Struct, frozen=True):
     def outputs(self) -> list[str]:
         """Return the outputs that it gives; constants without elements do not count."""
         empty = self.merged.roles.empty
-        values = self.merged.graph.outputs
-        return [value.name for value in values if not (self.is_cache and value in empty)]
+        return [value.name for value in self.merged.graph.outputs if not (self.is_cache and value in empty)]
 
     def passes_input(self, output: Value) -> bool:
         """Whether an output is an input as it is, such as the encoder's part of a cache, so that nobody needs it."""

@@ -54,8 +54,7 @@ def _measure_latency(models: BeforeAndAfter, provider: Provider) -> Latency:
     before, after = models.before, models.after
     feeds = [_timed_feed(model, size_text) for model, size_text in zip(before, originals, strict=True)]
     with contextlib.ExitStack() as stack:
-        sessions = [stack.enter_context(_timed_session(model, provider)) for model in before]
-        runs = [*zip(sessions, feeds, strict=True)]
+        runs = [*zip([stack.enter_context(_timed_session(model, provider)) for model in before], feeds, strict=True)]
         feed = {**_same_or(feeds, after, result), **models.values_at(result.sizes)}
         last = stack.enter_context(_timed_session(after, provider)), feed
         began, times = time.monotonic(), list[tuple[float, float]]()

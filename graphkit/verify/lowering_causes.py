@@ -120,8 +120,7 @@ def _order_causes(case: LoweringCase) -> Iterator[str]:
     entries = {value.name: entry.slot for value, entry in step.roles.pasts.items()} if step is not None else {}
     case.start()
     for number, token in enumerate(case.tokens if entries else (), start=1):
-        logits = case.host.step(token)
-        if case.differ(logits, case.reference.step(token)):
+        if case.differ(case.host.step(token), case.reference.step(token)):
             return
         for name, state in case.host.state.items():
             known = case.reference.cache.get(entries[name]) if name in entries else None
@@ -150,8 +149,7 @@ def _where_it_begins(case: LoweringCase, facts: Facts) -> str:
     for number, token in enumerate(case.tokens if originals.step is not None else ()):
         assert originals.step is not None
         export = originals.step, case.reference.oracle.later_feed(np.array([[token]])), ""
-        logits = case.host.step(token)
-        if case.differ(logits, case.reference.step(token)):
+        if case.differ(case.host.step(token), case.reference.step(token)):
             begin = begins_in(export, "step", is_padded=False)
             if number or originals.encoder is None:  # a decoder of later steps has no past of the source before
                 return begin

@@ -152,10 +152,8 @@ class _Proof:
     def _caveats(self) -> Iterator[str]:
         """Yield a sentence for each mask of the originals that nobody gives any more, and where padding matters."""
         models = self.reference.originals.models
-        masks = {value.name for model in models for value in model.roles.polarities if value.consumers}
-        for name in sorted(masks):
-            became = {method.became[name] for method in self.contract.methods if name in method.became}
-            if became == {FIXED}:
+        for name in sorted({value.name for model in models for value in model.roles.polarities if value.consumers}):
+            if {method.became[name] for method in self.contract.methods if name in method.became} == {FIXED}:
                 yield f"Its mask '{name}' is fixed: it hides nothing."
         steps = (method.outputs for method in self.contract.methods if method.when == "step")
         if others := [f"'{port.name}'" for ports in steps for port in ports if not port.writes][1:]:

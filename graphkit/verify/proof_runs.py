@@ -247,8 +247,7 @@ def _sizes_text(runs: Sequence[Run]) -> str:
 
 
 def _masks_text(feeder: Feeder, runs: Sequence[Run]) -> str:
-    masks = feeder.maker.model.roles.all(*MASKS)
-    if not masks:
+    if not feeder.maker.model.roles.all(*MASKS):
         return ""
     if feeder.maker.is_unpadded:
         return "masks without padding"

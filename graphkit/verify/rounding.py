@@ -286,8 +286,7 @@ def _float32_session(model: Model, names: Mapping[str, str] | None = None, shake
 def _rounded_anew(feed: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     singles = {name: array for name, array in feed.items() if array.dtype == np.float32}
-    moved = {n: a * (1 + rng.uniform(-UNIT, UNIT, a.shape)).astype(np.float32) for n, a in singles.items()}
-    return {**feed, **moved}
+    return {**feed, **{n: a * (1 + rng.uniform(-UNIT, UNIT, a.shape)).astype(np.float32) for n, a in singles.items()}}
 
 
 def _is_finite_with(output: Output, reference: Output) -> bool:

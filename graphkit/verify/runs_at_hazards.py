@@ -140,8 +140,7 @@ class _Runs:
         for value in self.model.roles.inputs:
             tensor = self.shapes[value]
             if tensor.dims is None or not tensor.dtype or not tensor.is_known:
-                problem = "no input can be made for it: its shape or type is not declared"
-                raise ModelError(problem, tensor=value.name)
+                raise ModelError("no input can be made for it: its shape or type is not declared", tensor=value.name)
             shapes[value.name] = tuple(dim.evaluate(dims) for dim in tensor.dims)
         arrays = {name: np.full(shapes[name], flag) for name, flag in flags.items() if name in shapes}
         for value, role in self.model.roles.inputs.items():

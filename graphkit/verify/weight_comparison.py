@@ -136,8 +136,7 @@ def _prove_weights(compared: Sequence[tuple[Weight, Weight | None, int | None]],
             first = _element_index(weight.tensor, difference)
             failures.append(f"weight {weight} differs from {whose} '{same.name}', first at element {first}")
     more = [f"and {len(failures) - SHOWN} weights more"] if len(failures) > SHOWN else []
-    made = sum(weight.size < SMALL for weight in new)
-    return WeightProof(len(equal), sum(equal), made, (*failures[:SHOWN], *more))
+    return WeightProof(len(equal), sum(equal), sum(weight.size < SMALL for weight in new), (*failures[:SHOWN], *more))
 
 
 def _element_index(tensor: TensorProto, offset: int) -> str:

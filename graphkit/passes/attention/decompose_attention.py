@@ -85,8 +85,7 @@ def _check_parts(node: Node) -> None:
             raise MatchFailure("it has a window, which has no plain spelling here")
         return
     if any(node.input(index) is not None for index in UNKNOWN):
-        more = "it has positions, sinks or scales of its own: export GroupQueryAttention without them"
-        raise MatchFailure(more)
+        raise MatchFailure("it has positions, sinks or scales of its own: export GroupQueryAttention without them")
     odd = ("rotary_interleaved", "smooth_softmax", "qk_output", "sliding_window_cache", "kv_cache_bit_width")
     if name := next((name for name in odd if node.attr(name, 0)), ""):
         raise MatchFailure(f"its {name} is set, which has no plain spelling here")

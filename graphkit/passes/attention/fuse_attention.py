@@ -215,8 +215,7 @@ def projection_of(editor: Editor, value: Value | None, role: str, *, is_turned: 
             raise MatchFailure(f"'{mover.label}' does something else to its {role} than to tell heads apart")
         layout = moved
     nodes = (linear.node, *([add] if add is not None else []), *(mover for mover, _, _ in path))
-    weight = linear.node.operand(linear.weight)
-    return Projection(linear, weight, add, shift, layout, nodes)
+    return Projection(linear, linear.node.operand(linear.weight), add, shift, layout, nodes)
 
 
 def _match_product(editor: Editor, node: Node, value: Value, role: str) -> tuple[Linear, Node | None, np.ndarray]:
@@ -557,8 +556,7 @@ def _make_nodes(editor: Editor, attention: SelfAttention, weight: NodeInput, bia
     attributes = {"num_heads": attention.heads, "qkv_hidden_sizes": sizes, "scale": attention.scale}
     count = result.is_turned + (result.spec is not None)  # of the nodes after it
     names = [*(editor.unique_name(f"{out}_mixed") for _ in range(count)), out]
-    inputs: list[NodeInput] = [data, weight, bias]
-    nodes.append(NewNode(NAME, inputs, names[:1], attributes, domain=DOMAIN, like=attention.product))
+    nodes.append(NewNode(NAME, [data, weight, bias], names[:1], attributes, domain=DOMAIN, like=attention.product))
     if result.is_turned:
         nodes.append(NewNode("Transpose", names[:1], names[1:2], {"perm": ROWS_AND_BATCH}))
     if result.spec is not None:

@@ -83,8 +83,7 @@ class WhereToArithmetic(NodeRewrite):
         def when_false() -> str:
             if array is not None:
                 return editor.constant((~array.astype(bool)).astype(kind), f"{cond.name}_false")
-            one = editor.constant(np.ones((), kind), "one")
-            return builder.add("Sub", one, when_true(), role="else")
+            return builder.add("Sub", editor.constant(np.ones((), kind), "one"), when_true(), role="else")
 
         if _is_nothing(editor, otherwise, (cond, chosen), out):
             builder.add("Mul", chosen, when_true())
@@ -184,8 +183,7 @@ class TrilToConstant(FoldConstants):
         tensor, sizes, kind = data.constant, editor.shapes[data].sizes(), editor.shapes[data].dtype
         if tensor is None or sizes is None or len(sizes) < 2 or kind not in {*INTEGERS, *FLOATS}:
             raise MatchFailure("its constant is of a form that is not read")
-        is_shared = len(data.consumers) > 1
-        if is_shared and math.prod(sizes) * helper.tensor_dtype_to_np_dtype(kind).itemsize > self.limit:
+        if len(data.consumers) > 1 and math.prod(sizes) * helper.tensor_dtype_to_np_dtype(kind).itemsize > self.limit:
             raise MatchFailure(f"its constant result is larger than {self.limit:,} bytes")
         array = editor.model.array(tensor)
         kept = np.where(_triangle_mask(node, sizes[-2], sizes[-1], diagonal), array, np.zeros((), array.dtype))

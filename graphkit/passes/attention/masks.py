@@ -288,8 +288,7 @@ class _Masks:
                     dtype = self.editor.shapes[fill].dtype
                     floor = floor_of(self.floor, dtype, reach)
                     mask, made = self.mask(node.operand(0), dtype, fills_true=side == 1, floor=floor)
-                    added = NewNode("Add", [scores, mask], [node.result().name], like=node)
-                    self.editor.replace(node, *made, added)
+                    self.editor.replace(node, *made, NewNode("Add", [scores, mask], [node.result().name], like=node))
                     self.editor.note("fill(s) of masked scores turned into additions")
 
     # Where(cond, fill, scores)
@@ -392,8 +391,7 @@ class _Masks:
     def raise_all(self) -> None:
         """Let no additive mask go below the floor."""
         low = (each for each in self._find_additions() if self._is_low(*each[2:]))
-        uses = group_pairs((mask, (node, index, reach)) for node, index, mask, reach in low)
-        for mask, places in uses.items():
+        for mask, places in group_pairs((mask, (node, index, reach)) for node, index, mask, reach in low).items():
             dtype = self.editor.shapes[mask].dtype
             floor = max(floor_of(self.floor, dtype, reach) for _, _, reach in places)
             name = self._raise_mask(mask, floor, places[0][0])

@@ -205,8 +205,7 @@ class MergeSiblingMatmuls(Rewrite):
                     waiting.add(key)  # a node of the group is being changed
                 elif sibling is not None:
                     groups[key, sibling.linear.tensor.data_type].append(sibling)
-        ready = [siblings for key, siblings in groups.items() if key[0] not in waiting]
-        for layers in _by_weights(ready):
+        for layers in _by_weights([siblings for key, siblings in groups.items() if key[0] not in waiting]):
             adds = [sum(sibling.add is not None for sibling in siblings) for siblings in layers]
             gains = [len(each) + count - 2 - (count > 0) for each, count in zip(layers, adds, strict=True)]
             if len(layers[0]) > 1 and min(gains) >= 0:

@@ -263,8 +263,7 @@ def _float_weight(editor: Editor, weights: FloatWeights, node: Node, index: int,
     for dims in (list(reversed(tensor.dims)) for tensor in result.constants):
         if len(dims) > most or any(size != 1 for at, size in enumerate(dims) if at != along):
             raise MatchFailure("its scales are not one for each channel of its result")
-    axis = 0 if is_conv else index - 2
-    return weights.of(value, node.input(index + 2), result.constants, result.dtype, axis)
+    return weights.of(value, node.input(index + 2), result.constants, result.dtype, 0 if is_conv else index - 2)
 
 
 def _fused_product(editor: Editor, weights: FloatWeights, node: Node) -> None:
@@ -461,8 +460,7 @@ def _int64_inputs(editor: Editor, node: Node) -> list[int]:
         return []
     data = [index for index in _data_inputs(node) if shapes[node.inputs[index]].dtype == INT64]
     indices = node.input(1) if node.op_type in GATHERING - {"GatherND"} else None  # whose indices are always int64
-    looks_up = shapes[indices].dtype == INT64 and indices is not None and not indices.is_constant
-    return [*data, 1] if looks_up else data
+    return [*data, 1] if shapes[indices].dtype == INT64 and indices is not None and not indices.is_constant else data
 
 
 def _check_node(editor: Editor, node: Node, read: list[int], convertible: Mapping[Node, list[int]]) -> None:

@@ -158,8 +158,7 @@ class ExtractEmbedding(Pass):
         for node in find_nodes(model.graph.bodies, "Gather", "GatherND"):
             with suppress(MatchFailure):
                 _read_lookup(node, shapes)
-                why = "it is in a body of another node - split or inline that first"
-                declined.append(Declined(node.path, why))
+                declined.append(Declined(node.path, "it is in a body of another node - split or inline that first"))
         if not replaced:
             return Matched(before, declined=tuple(declined), matches=tuple(embeddings))
         model = drop_dead_inputs(with_inputs(model, replaced))
@@ -201,8 +200,7 @@ def id_input(value: Value | None, in_tuples: bool = False) -> Value | None:
     source, in_tuples = chain_end((value, in_tuples), before)
     declared = declared_type(source)
     is_integer = declared is not None and not declared.is_float and source.tensor is None
-    is_input = source.kind == "input" and not source.scope.path
-    return source if is_input and is_integer and not in_tuples else None
+    return source if source.kind == "input" and not source.scope.path and is_integer and not in_tuples else None
 
 
 TO_SOFTMAX = REARRANGING | operator_set("Add Cast Div Max Mul Sub")

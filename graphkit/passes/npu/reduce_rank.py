@@ -251,8 +251,7 @@ class ReduceRank(Rewrite):
     def _reduce_transpose(self, editor: Editor, node: Node) -> None:
         data, out = node.operand(0), node.result()
         dims, after = sizes_of(editor, data), sizes_of(editor, out)
-        perm = node.attr("perm", tuple) or tuple(reversed(range(len(dims))))
-        steps = transpose_steps(dims, perm, self.rank)
+        steps = transpose_steps(dims, node.attr("perm", tuple) or tuple(reversed(range(len(dims)))), self.rank)
         if steps is None:
             raise MatchFailure("too many of its axes move apart")
         source: NodeInput = data

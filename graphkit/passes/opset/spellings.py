@@ -256,8 +256,7 @@ def _fit_formals(
             continue
         old, new = _formal_parameter(before, index), _formal_parameter(after, index)
         if old is None:
-            name = new.name if new is not None else index
-            raise MatchFailure(f"its {what} '{name}' came with opset {since}")
+            raise MatchFailure(f"its {what} '{new.name if new is not None else index}' came with opset {since}")
         if isinstance(value, str):  # made here
             continue
         tensor = draft.editor.shapes[value]

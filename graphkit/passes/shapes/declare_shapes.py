@@ -289,8 +289,7 @@ class FreezeDims(Pass):
         for graph, scope in graphs_with_scopes(proto.graph, model.graph):
             is_dead, is_body = any(body.contains(scope) for body in shapes.impossible), scope.parent is not None
             for info in (*(graph.input if is_body else ()), *graph.output, *graph.value_info):
-                is_inner = is_body or info.name not in outputs
-                frozen.follow(info, scope, None if is_dead else shapes, is_inner=is_inner)
+                frozen.follow(info, scope, None if is_dead else shapes, is_inner=is_body or info.name not in outputs)
         changes = [f"{symbol(name)} is {number}" for name, number in numbers.items()]
         changes += [f"{name} is {'x'.join(map(str, input_shapes[name])) or 'a scalar'}" for name in unranked]
         made = model.with_proto(proto)

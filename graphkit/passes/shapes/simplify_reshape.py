@@ -386,8 +386,7 @@ class _Region(Struct):
             inputs: list[NodeInput] = [names.get(value, value) if value is not None else None for value in node.inputs]
             new = NewNode(node.op_type, inputs, [str(names[out])], attributes_of(node), like=node)
             if out in self.read:
-                spec = reshape_spec(self.before, self.after) or ()
-                shape = self.editor.integers(spec, f"{out.name}_shape")
+                shape = self.editor.integers(reshape_spec(self.before, self.after) or (), f"{out.name}_shape")
                 self.editor.replace(node, new, make_reshape(names[out], shape, out.name))
             else:
                 self.editor.insert_before(node, new)
@@ -485,8 +484,7 @@ def _match_axes(before: Dims, after: Dims, perm: Sequence[int]) -> list[Group] |
 def _next_group(before: Dims, after: Dims) -> tuple[int, int] | None:
     """Return how many of the next axes have as many elements as how many made of them, the fewest."""
     if not before or not after:
-        rest = (*before, *after)
-        return (len(before), len(after)) if all(dim == 1 for dim in rest) else None
+        return (len(before), len(after)) if all(dim == 1 for dim in (*before, *after)) else None
     if before[0] == after[0]:
         return 1, 1
     if before[0] == 1:

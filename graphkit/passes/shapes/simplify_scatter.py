@@ -84,8 +84,7 @@ def find_box(shapes: Shapes, ranges: ValueRangeAnalysis, node: Node) -> Box:
     grid, rest = parts[0].dims, dims[len(parts) :]
     if _known_dims(shapes, updates) != grid + rest:
         raise MatchFailure(f"its elements are {shapes[updates]}, its indices are for {shape_text(grid + rest)}")
-    axes = _index_coordinates(parts, grid)
-    sizes = tuple(const(1) if axis is None else grid[axis] for axis in axes) + rest
+    sizes = tuple(const(1) if axis is None else grid[axis] for axis in _index_coordinates(parts, grid)) + rest
     starts = [part.start for part in parts] + [const(0)] * len(rest)
     may_be_empty = any(lower(size) < 1 for size in sizes)  # an empty box is legal wherever it is
     for place, (start, size) in enumerate(zip(starts, sizes, strict=True)):

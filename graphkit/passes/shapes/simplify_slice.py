@@ -128,8 +128,7 @@ def _count_from_start(bound: Expr | int, dim: Expr) -> Expr:
 
 def slice_bounds(editor: Editor, node: Node) -> list[tuple[Expr | int, Expr | int]] | None:
     """Return start and end for each axis of a Slice of step 1, numbers where they can be."""
-    shapes = editor.shapes
-    operands = [shapes[value] if value is not None else None for value in (node.input(0), *cut_bounds(node))]
+    operands = [editor.shapes[value] if value is not None else None for value in (node.input(0), *cut_bounds(node))]
     data, starts, ends, axes, steps = operands if len(operands) > 1 else [None] * 5
     if data is None or starts is None or ends is None or data.dims is None:
         return None

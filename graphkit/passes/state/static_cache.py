@@ -98,8 +98,7 @@ def join_new_rows(model: Model, axes: Mapping[str, int], sizes: Mapping[str, int
             return Matched(model, declined=(Declined(name, f"caches have {text} slots, and a host counts one number"),))
         if written != expected:
             return Matched(model, declined=(Declined(node.path, f"it does not write one token: {editor.shapes[new]}"),))
-        joined = make_concat([data.name, new.name], perm.index(axis), node.result().name, like=node)
-        editor.replace(node, joined)
+        editor.replace(node, make_concat([data.name, new.name], perm.index(axis), node.result().name, like=node))
         given = free_name(f"{name}_new", names)
         names.add(given)
         last.append(NewNode("Transpose", [new.name], [given], {"perm": [perm.index(at) for at in range(rank)]}))
@@ -239,8 +238,7 @@ class CountSlotsInUse(Pass):
         dims, dtype = editor.shapes[present].dims or (), editor.shapes[present].dtype
         rest = [at for at in range(len(dims)) if at != axis]
         order = [axis, *rest] if self.slots_first else [*range(len(dims))]
-        name = past.name if past is not None else present.name
-        after = editor.unique_name(f"{name}_after")
+        after = editor.unique_name(f"{past.name if past is not None else present.name}_after")
         outputs[after] = NewInput(after, dtype, [dims[at] for at in order])
         turn = [order.index(at) for at in range(len(dims))]
         node = unwrap_value(present, ("Identity",)).producer
