@@ -152,8 +152,7 @@ class ProofRecord:
     """How the proof of a folder ended."""
 
     outcome: Literal["passed", "failed", "not run"]
-    # the first reason why it failed, or why it was not run; "" where it passed
-    reason: str = field(default="", metadata=TEXT)
+    reason: str = field(default="", metadata=TEXT)  # the first reason why it failed or was not run; "" where it passed
     # the largest difference of outputs that counted as equal; None where none did, or nothing was run
     tolerance: Annotated[float, Meta(ge=0)] | None = None
     tokens_rate: Annotated[float, Meta(ge=0, le=1)] = 1.0  # the share of greedy tokens that had to be equal

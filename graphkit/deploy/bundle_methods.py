@@ -51,15 +51,12 @@ class MethodModel(Struct, frozen=True, eq=False):
     file: str
     reads: Names  # the state that each input is, by the name of the input
     writes: Names  # the state that each output is, by the name of the output
-    # what other inputs are: `tokens`, `mask`, `length`, `kept`, or `source` of an encoder; else the user's
-    kinds: Names
+    kinds: Names  # what other inputs are: `tokens`, `mask`, `length`, `kept`, `source` of an encoder; else the user's
     whole: frozenset[str] = frozenset()  # the states that it replaces as a whole
     changes: tuple[str, ...] = ()
     length: str = LENGTH  # what the number of slots in use is called
-    # the model of the export that it is, where that has no state, such as an encoder of pictures
-    part: Model | None = None
-    # whether its results are those of the export to the last bit, where onnxruntime fuses nothing
-    is_exact: bool = True
+    part: Model | None = None  # the model of the export that it is, if that has no state, such as an encoder of images
+    is_exact: bool = True  # whether its results are those of the export to the last bit if onnxruntime fuses nothing
 
 
 def derive_methods(pipeline: Pipeline, slots: int, update: Update) -> tuple[MethodModel, ...]:

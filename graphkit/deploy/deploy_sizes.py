@@ -276,8 +276,7 @@ class Sound(Struct, frozen=True):
     length: int  # samples or frames of the padded sound
     stride: int  # how many of them make a position
     offset: int  # added to the valid ones
-    # whether the caller pads it, as zeros behind a shorter one change results whatever the mask says
-    is_whole: bool = False
+    is_whole: bool = False  # whether the caller pads it: zeros behind a shorter one change results whatever the mask is
 
     @property
     def positions(self) -> int:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-import networkx as nx
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -69,15 +68,12 @@ class Pipeline(Struct, frozen=True, eq=False):
     """The models that run together."""
 
     encoder: Model | None  # the model that runs once for a source; None for a decoder-only model with a cache
-    # the decoder of the first step; the same as `step` where one model serves, None without a decoder
-    first: Model | None
+    first: Model | None  # the decoder of the first step; `step` itself where one model serves, None without a decoder
     step: Model | None  # the decoder of later steps, None without a decoder that keeps a cache or a state
     merged: bool  # whether the decoder is a merged one, both `first` and `step`
     settings: TokenSettings  # what the export says of tokens
-    # the two models that `first` is composed of, where the logits have a model of their own
-    halves: tuple[Model, ...] = ()
-    # models that a caller runs beside, such as the encoder of pictures and the table of embeddings
-    parts: tuple[Model, ...] = ()
+    halves: tuple[Model, ...] = ()  # the two models that `first` is made of, where the logits have a model of their own
+    parts: tuple[Model, ...] = ()  # models that a caller runs beside, such as an encoder of pictures, or of embeddings
     is_apart: bool = False  # whether a caller runs the encoder too, and gives its states to `first`
 
     @property

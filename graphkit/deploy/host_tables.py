@@ -244,11 +244,9 @@ class HostTable(Struct, frozen=True, eq=False):
     kind: Kind  # `mask` (0 where it counts, the floor elsewhere), `rows` of a table, or `constant`
     by: By  # the number that chooses the row, or how far a mask is open
     window: int  # how many tokens count, the new one included, in a mask with a sliding window; 0 for all
-    # the rows, or the mask, for each position or length, of one sequence; the constant, of all of them
-    array: np.ndarray
+    array: np.ndarray  # the rows, or the mask, for each position or length, of one sequence; the constant, of all
     shape: tuple[int, ...] = ()  # of the input, for all sequences
-    # the constant that the model adds to a mask, such as T5's biases of relative positions; None for nothing
-    bias: np.ndarray | None = None
+    bias: np.ndarray | None = None  # what the model adds to a mask, such as T5's biases of relative positions; or None
 
     @property
     def name(self) -> str:

@@ -43,12 +43,7 @@ from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank, ReduceRank
 from graphkit.passes.registry import NPU_PASSES, PASSES
 from graphkit.passes.shapes.declare_shapes import FreezeDims
 from graphkit.passes.shapes.simplify_scatter import MaskedScatterToWhere
-from graphkit.passes.state.static_cache import (
-    CountSlotsInUse,
-    find_slot_axes,
-    find_unequal_addend,
-    join_new_rows,
-)
+from graphkit.passes.state.static_cache import CountSlotsInUse, find_slot_axes, find_unequal_addend, join_new_rows
 from graphkit.passes.state.update_cache_in_place import LENGTH
 from graphkit.rewrite.base import Matched, Outcome, PassChange
 from graphkit.rewrite.editor import Editor

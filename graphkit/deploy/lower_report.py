@@ -160,8 +160,7 @@ class Judgement(Struct, frozen=True):
 
     model: str  # the file
     command: str  # as it was given: the name of a judge, or a command with `{model}` in it
-    # the exit status; negative for a signal, None where its time was over, or of a judge that has a name
-    status: int | None
+    status: int | None  # the exit status; negative for a signal, None where its time was over, or for a named judge
     why: str  # why it does not pass, "" where it passes
     output: tuple[str, ...]  # the last lines that it printed; of a judge that has a name, why nodes stay on the CPU
     device_nodes: int | None = None  # how many run where, None where that is not said

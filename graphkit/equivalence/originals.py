@@ -11,13 +11,11 @@ class Originals(Struct, frozen=True, eq=False):
     """The models that were lowered or bundled."""
 
     encoder: Model | None = None
-    # the decoder of the first step; for a decoder-only model the same as `step`; None without a decoder
-    first: Model | None = None
+    first: Model | None = None  # the decoder of the first step; `step` itself where one model serves; None without one
     step: Model | None = None  # the decoder of later steps, or None
     is_changed: bool = False  # whether they are no longer what their files say
     head: Model | None = None  # what gives the logits from the output of `first`, where that is a model of its own
-    # models that a caller runs beside, such as the encoder of pictures and the table of embeddings
-    parts: tuple[Model, ...] = ()
+    parts: tuple[Model, ...] = ()  # models that a caller runs beside, such as an encoder of pictures, or of embeddings
 
     @property
     def models(self) -> tuple[Model, ...]:

@@ -45,8 +45,7 @@ class OutputProof(Struct, frozen=True):
     verdict: Literal["proven", "unknown"]
     exactness: Exactness | Literal[""] = ""  # how exactly it is equal, "" where that is unknown
     reason: str = ""  # why it is unknown, "" where it is proven
-    # dims and integers of the first terms that differ, where these are other expressions
-    differing: tuple[ExprPair, ...] = ()
+    differing: tuple[ExprPair, ...] = ()  # dims and integers of the first terms that differ, where these are others
 
     def __str__(self) -> str:
         return f"{self.name}: proven {self.exactness}" if self.verdict == "proven" else f"{self.name}: {self.reason}"

@@ -43,8 +43,7 @@ class Stage(Struct, frozen=True, eq=False):
     zeros: Sequence[str] = ()
     # inputs that are constants now: positions that count from 0, or the flag of a merged decoder
     values: Mapping[str, np.ndarray] = field(default_factory=dict)
-    # whether the model after it may take fewer sizes, as it fixes some, or names dims of its own
-    is_narrower: bool = False
+    is_narrower: bool = False  # whether the model after it may take fewer sizes: it fixes some, or names its own dims
     is_part: bool = False  # whether only some of the outputs are left
     is_masking: bool = False  # whether masks become others, so that what reads them is left to the runs
     tested: str = ""  # why no normal forms are compared, "" where they are

@@ -299,14 +299,10 @@ Search = Callable[[Stepper, np.ndarray, int, Collection[int]], list[list[int]]]
 class Recording(Struct, frozen=True, eq=False):
     """The results of the originals at one level."""
 
-    # of each prompt: those of the prompt, [rows, tokens or 1, vocabulary], and of each step
-    logits: Sequence[Sequence[np.ndarray]]
+    logits: Sequence[Sequence[np.ndarray]]  # of each prompt: its own, [rows, tokens or 1, vocabulary], and of each step
     tokens: Mapping[int, list[list[int]]]  # of each search, by its number of beams: the tokens of each row
-    # the logits of steps after the rows of the first prompt of two rows have changed places
-    reordered: Sequence[np.ndarray]
-    # of prompts that have a step of several tokens, by their number: the logits of such steps; none where the export
-    # does not run on several
-    chunks: Mapping[int, Sequence[np.ndarray]]
+    reordered: Sequence[np.ndarray]  # the logits of steps after the rows of the first prompt of two changed places
+    chunks: Mapping[int, Sequence[np.ndarray]]  # of steps of several tokens, by prompt; none if the export takes none
 
 
 def record_originals(

@@ -122,8 +122,7 @@ class TwoModels(Struct, frozen=True):
     # names in the original by names in the rewritten model, where these differ
     names: Mapping[str, str] = field(default_factory=dict)
     part: Part | None = None  # what to expose of the original, where the rewritten model is a part of it
-    # where the rewritten model runs; on a device it does so at the default level, as its users have it
-    provider: Provider = CPU
+    provider: Provider = CPU  # where the rewritten model runs; on a device at the default level, as its users have it
     # how many of its nodes are on each provider, once it is loaded on a device
     placed: dict[str, int] = field(default_factory=dict)
 

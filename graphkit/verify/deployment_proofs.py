@@ -31,8 +31,7 @@ class SourceRun(Struct, frozen=True):
     tokens: int = 0  # different tokens among those that the original chose greedily
     others: int = 0  # greedy tokens that are others than the original's, where both are as good within the tolerance
     failure: str = ""  # why it fails, "" for nothing
-    # the special token that was tried at several places of the source, and of what is decoded; None for none
-    token: int | None = None
+    token: int | None = None  # the special token that was tried at several places of source and decoding, or None
     is_sound: bool = False  # whether the length counts samples or frames of a sound, behind which are zeros
 
     def where(self) -> str:
@@ -166,8 +165,7 @@ class BundleRun(Struct, frozen=True, kw_only=True):
     source: int = 0  # positions of the source; 0 without an encoder
     prompt: int = 0  # tokens that the decoder starts with
     steps: int  # steps after these, with given tokens
-    # the largest difference of logits at tokens that are no padding, over how far they vary where that is more than 1
-    logits: float
+    logits: float  # the largest difference of logits that are no padding, over how far they vary where that is above 1
     failure: str  # why it fails, "" for nothing
     is_wide: bool = False  # whether both ran in float32, though they are of float16
 

@@ -38,8 +38,7 @@ class Change(Struct, frozen=True):
     """A difference of two interfaces."""
 
     text: str
-    # whether something that could be done with the original cannot be done any more, or is declared wrongly
-    narrows: bool
+    narrows: bool  # whether something that the original can do cannot be done any more, or is declared wrongly
     gap: str = ""  # which callers it concerns, where it narrows nothing that runs; "" for none
 
 

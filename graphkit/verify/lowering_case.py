@@ -39,8 +39,7 @@ class AlteredHost(Host):
     """A host whose inputs can be altered, of which one sequence is looked at: those beside it are random."""
 
     sound: int | None = None  # how many samples or frames of its sound are valid; None for all, or for no sound
-    # gives another array for an input, from the port, the token ids and the array; None for none
-    alter: Alter | None = None
+    alter: Alter | None = None  # gives another array for an input, from port, token ids and array; None for none
     sequence: int = 0
     vocabulary: int = 1
     rng = np.random.default_rng(0)

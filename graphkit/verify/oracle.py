@@ -396,8 +396,7 @@ class OneSequence:
     """The oracle for one sequence."""
 
     valid: int | None = None  # how many samples or frames of a sound are valid; None for all that it gets
-    # whether a sound ends with what is valid; else what follows stays, and the encoder's mask says so
-    is_cut: bool = True
+    is_cut: bool = True  # whether a sound ends with what is valid; else the rest stays, and the encoder's mask says so
     pad: int = 0  # the token that pads a text for an encoder that takes a fixed number of them
 
     def __init__(self, originals: Originals) -> None:

@@ -122,10 +122,8 @@ class LevelProof(Struct, frozen=True):
 
     runs: int = 0
     tolerance: float = 0.0  # largest difference, relative to the largest magnitude in an output, that counts as equal
-    # the largest such difference; None where nothing was compared, or what differs is no number
-    scaled: float | None = None
-    # the same of the original itself at the default level; None where nobody needed to know
-    reference: float | None = None
+    scaled: float | None = None  # the largest such difference; None where nothing was compared, or no number differs
+    reference: float | None = None  # the same of the original itself at the default level; None where nobody needs it
     failure: str = ""  # what differs, "" for nothing; it may be twice as far off as the original itself
     note: str = ""  # what to know of it, "" for nothing
 

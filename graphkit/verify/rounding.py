@@ -169,8 +169,7 @@ class RoundingJudge(Struct, eq=False, dict=True):
     # what is rounding: by run and output how far the original itself is off, and the difference, both relative to the
     # largest magnitude
     explained: dict[tuple[Run, str], tuple[float, float]] = field(default_factory=dict)
-    # whether runs of extreme values count as explained: what overflows depends on the order of sums too
-    excuses: bool = False
+    excuses: bool = False  # whether runs of extremes count as explained: overflow depends on the order of sums too
     has_excused: bool = False  # whether any such run differs
     _known: dict[Run, tuple[Outputs, ...]] = field(default_factory=dict)
 

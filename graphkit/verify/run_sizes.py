@@ -190,8 +190,7 @@ MAX_DRAWS = 6  # of one kind, where inputs hold few elements
 class Edge(Struct, frozen=True):
     """A run that is worth trying."""
 
-    # what is not covered where it fails, "" for sizes: at those at which the original fails nothing can differ
-    what: str
+    what: str  # what is not covered where it fails, "" for sizes: where the original fails nothing can differ
     choices: tuple[dict[str, int], ...]  # sizes, the first that run are enough; none where all take too long
     draw: Draw
 

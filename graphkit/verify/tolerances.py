@@ -99,8 +99,7 @@ class BundleTolerance(Struct, frozen=True):
     plain: float  # where onnxruntime fuses nothing
     near: float  # the same where the sums of a product may be added up in another order
     fused: float  # where onnxruntime fuses operators
-    # how far its two levels are apart on the originals, which is why `near` may be larger than was asked for
-    apart: float
+    apart: float  # how far its two levels are apart on the originals, why `near` may be larger than was asked for
     is_raised: bool  # whether it is
 
     @classmethod

@@ -157,8 +157,7 @@ class WrongWeight(Struct, frozen=True, eq=False):
     total: int
     first: tuple[int, ...]  # the index of the first of them
     right: np.ndarray
-    # whether its name is that of the original; else something was added, and it may be another constant
-    is_sure: bool = True
+    is_sure: bool = True  # whether its name is the original's; else something was added, and it may be another constant
 
     def __str__(self) -> str:
         differ = f"{self.count:,} of {count_things(self.total, 'element(s)')} differ{'s' if self.count == 1 else ''}"

@@ -473,7 +473,6 @@ def attention_function(opset: int) -> onnx.FunctionProto:
 
 
 ROWS_AND_BATCH = (1, 0, 2)  # the order that swaps these two
-CHANGE = "attention(s) fused: onnxruntime has a kernel for the node, other runtimes inline its function"
 
 
 class FuseAttention(NodeRewrite):
@@ -541,7 +540,7 @@ class FuseAttention(NodeRewrite):
         editor.replace(last, *nodes)
         for gone in attention.nodes - {last}:
             editor.take(gone)
-        editor.note(CHANGE)
+        editor.note("attention(s) fused: onnxruntime has a kernel for the node, other runtimes inline its function")
 
 
 def _make_nodes(editor: Editor, attention: SelfAttention, weight: NodeInput, bias: NodeInput) -> list[NewNode]:

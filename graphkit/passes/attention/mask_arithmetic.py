@@ -58,8 +58,6 @@ class WhereToArithmetic(NodeRewrite):
     operators: ClassVar[tuple[str, ...]] = ("Where",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
-        if len(node.operands) != 3:
-            raise MatchFailure("an input is missing")
         cond, chosen, otherwise, out = *node.operands, node.result()
         known = editor.dependences.get(out) if self.of_data else None
         if known is not None and not known.data:
@@ -187,7 +185,6 @@ class TrilToConstant(FoldConstants):
             raise MatchFailure(f"its constant result is larger than {self.limit:,} bytes")
         array = editor.model.array(tensor)
         kept = np.where(_triangle_mask(node, sizes[-2], sizes[-1], diagonal), array, np.zeros((), array.dtype))
-
         if editor.bypass(node, editor.constant(kept.astype(array.dtype), f"{out.name}_value")):
             editor.note("triangle(s) of constants made constant")
 

@@ -295,16 +295,12 @@ class _Masks:
 
     def _fill_side(self, node: Node) -> int | None:
         """Return which input is a fill, where the other one is no constant but scores."""
-        if node.outputs[0] is None or len(node.inputs) != 3:
-            return None
         for side in (1, 2):
-            fill, scores = node.inputs[side], node.inputs[3 - side]
-            if fill is not None and self.editor.shapes[fill].dtype not in (*FLOATS, TensorProto.BFLOAT16):
+            fill, scores = node.operand(side), node.operand(3 - side)
+            if node.outputs[0] is None or self.editor.shapes[fill].dtype not in (*FLOATS, TensorProto.BFLOAT16):
                 return None
-            if fill is None or scores is None or scores.is_constant:
-                continue
             is_low = _is_made_here(unwrap_value(fill, PRESERVING | {"Cast"})) and self.editor.bounds.of(fill).high < 0
-            if is_low and (node.scope.path or self.scores.are(scores)):
+            if is_low and not scores.is_constant and (node.scope.path or self.scores.are(scores)):
                 return side
         return None
 

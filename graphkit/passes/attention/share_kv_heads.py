@@ -26,8 +26,7 @@ class Repeat(Struct, frozen=True):
     source: Value  # the heads once, in the order of elements of `dims`
     dims: Dims  # `[batch, heads, ...]`
     count: int  # how often each head comes
-    # whether all heads come in turn (0, 1, 0, 1), instead of each one and its copies (0, 0, 1, 1)
-    is_in_turn: bool = False
+    is_in_turn: bool = False  # whether all heads come in turn (0, 1, 0, 1), not each one and its copies (0, 0, 1, 1)
 
     @property
     def heads(self) -> int:
@@ -97,8 +96,7 @@ class Product(Struct, frozen=True):
 
     node: Node  # the MatMul
     rows: tuple[int, ...] | None  # the shape that makes rows of the queries of a group; None where it is not constant
-    # the shape that makes heads of these rows in the result; None where it is not constant
-    back: tuple[int, ...] | None
+    back: tuple[int, ...] | None  # the shape that makes heads of these rows in the result; None where not constant
 
 
 class RepeatReaders:

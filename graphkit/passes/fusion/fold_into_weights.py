@@ -60,7 +60,7 @@ def affine_of(model: Model, node: Node, value: Value, channels: Channels, dtype:
         return _affine_of_normalization(model, node, value, channels)
     if node.op_type == "Neg":
         return Affine(-np.ones(1))
-    if len(node.inputs) != 2 or not broadcasts_inputs(node):
+    if not broadcasts_inputs(node):
         raise MatchFailure
     index = 0 if node.inputs[0] is value else 1
     number = _channel_vector(model, node.inputs[1 - index], channels, dtype)
@@ -154,9 +154,7 @@ def linear_of(node: Node, shapes: Shapes) -> Linear:
     return LINEAR_OPERATORS[node.op_type](node, shapes)
 
 
-def _constant_weight(value: Value | None) -> TensorProto:
-    if value is None:
-        raise MatchFailure
+def _constant_weight(value: Value) -> TensorProto:
     if value.constant is None:
         if value.producer is not None and value.producer.is_op("DequantizeLinear"):
             raise MatchFailure("the weight is quantised")
@@ -168,7 +166,7 @@ def _constant_weight(value: Value | None) -> TensorProto:
 
 
 def _read_convolution(node: Node, _: Shapes) -> Linear:
-    tensor, groups = _constant_weight(node.input(1)), node.attr("group", 1)
+    tensor, groups = _constant_weight(node.operand(1)), node.attr("group", 1)
     dims, is_transposed = tuple(tensor.dims), node.op_type == "ConvTranspose"
     if len(dims) < 3 or not groups or groups < 1 or dims[0] % groups:
         raise MatchFailure("the groups do not fit the weight")
@@ -186,7 +184,7 @@ def _read_convolution(node: Node, _: Shapes) -> Linear:
 
 
 def _read_gemm(node: Node, _: Shapes) -> Linear:
-    tensor = _constant_weight(node.input(1))
+    tensor = _constant_weight(node.operand(1))
     if node.scope.opset() < BROADCAST_BIAS_SINCE or len(tensor.dims) != 2:
         raise MatchFailure("the Gemm is of an old operator set, or its weight is no matrix")
     takes, gives = (1, 0) if node.attr("transB", 0) else (0, 1)
@@ -196,15 +194,13 @@ def _read_gemm(node: Node, _: Shapes) -> Linear:
 
 
 def _read_matmul(node: Node, shapes: Shapes) -> Linear:
-    if len(node.inputs) != 2:
-        raise MatchFailure
-    is_right = node.inputs[1] is not None and node.inputs[1].constant is not None
+    is_right = node.operand(1).constant is not None
     weight, data = (1, 0) if is_right else (0, 1)
     try:
-        tensor, value = _constant_weight(node.inputs[weight]), node.inputs[data]
+        tensor, value = _constant_weight(node.operand(weight)), node.inputs[data]
     except MatchFailure as failure:
         if not failure.reason:
-            _constant_weight(node.inputs[1])  # the reason why the right operand is no weight
+            _constant_weight(node.operand(1))  # the reason why the right operand is no weight
         raise
     rank, dims = shapes[value].rank, tuple(tensor.dims)
     if rank is None:

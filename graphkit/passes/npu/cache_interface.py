@@ -43,8 +43,7 @@ class Growth(Struct, frozen=True):
     past: Value  # the input and the output that hold the cache
     present: Value
     axis: int  # along which it grows
-    # the new tokens, None where moves lie between the cache and its Concat: then it is the end of the present
-    new: Value | None
+    new: Value | None  # the new tokens; None where moves lie between cache and Concat: then the end of the present
     given: str  # a free name for the output that gives it
 
     @property

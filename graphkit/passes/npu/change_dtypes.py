@@ -293,9 +293,7 @@ def _block_product(editor: Editor, weights: FloatWeights, node: Node) -> None:
 
 
 def _emit_product(editor: Editor, node: Node, data: Value, weight: str, bias: Value | None) -> None:
-    out = node.outputs[0]
-    if out is None:
-        raise MatchFailure("nothing reads it")
+    out = node.result()
     product = out.name if bias is None else editor.unique_name(f"{out.name}_product")
     added = [NewNode("Add", [product, bias], [out.name])] if bias is not None else []
     editor.replace(node, NewNode("MatMul", [data, weight], [product], like=node), *added)
@@ -304,9 +302,7 @@ def _emit_product(editor: Editor, node: Node, data: Value, weight: str, bias: Va
 
 def _replace_dequantized(editor: Editor, weights: FloatWeights, node: Node) -> None:
     """Replace a dequantised weight by floats, or data that is quantised and dequantised by the data itself."""
-    value, scale, out = node.input(0), node.input(1), node.outputs[0]
-    if value is None or scale is None or out is None:
-        return
+    value, scale, out = node.operand(0), node.operand(1), node.result()
     if node.attr("block_size", 0):
         raise MatchFailure("each block of its weight has a scale")
     data = data_of(value, node.input(2))
@@ -319,7 +315,7 @@ def _replace_dequantized(editor: Editor, weights: FloatWeights, node: Node) -> N
         axis = node.attr("axis", 1) or 0
         if editor.bypass(node, weights.of(value, node.input(2), [scale.constant], scale.constant.data_type, axis)):
             editor.note("weight(s) dequantised")
-    elif (rows := value.producer) is not None and rows.is_op("Gather") and rows.input(0) is not None:
+    elif (rows := value.producer) is not None and rows.is_op("Gather"):
         _dequantized_rows(editor, weights, node, rows)
     else:
         raise MatchFailure("its data is neither constant nor given by a QuantizeLinear with its zero point")

@@ -76,8 +76,7 @@ class PowToMul(NodeRewrite):
     operators: ClassVar[tuple[str, ...]] = ("Pow",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
-        base, power = node.operand(0), node.input(1)
-        exponent = editor.uniform(power) if power is not None else None
+        base, exponent = node.operand(0), editor.uniform(node.operand(1))
         if exponent not in (1, 2, 3):
             raise MatchFailure("its exponent is not a constant 1, 2 or 3")
         if editor.shapes[base].dtype not in FLOATS:

@@ -30,8 +30,7 @@ class GatherPattern(Struct, frozen=True):
 
     data: Value
     dims: Dims
-    # by axis, in order; of other axes it takes all. None is negative, none outside of its axis
-    positions: Mapping[int, tuple[int, ...]]
+    positions: Mapping[int, tuple[int, ...]]  # by axis, in order, from 0 on and inside it; of other axes it takes all
 
 
 def gather_pattern_of(editor: Editor, node: Node) -> GatherPattern:
@@ -41,7 +40,7 @@ def gather_pattern_of(editor: Editor, node: Node) -> GatherPattern:
         raise MatchFailure("the rank of its data is not known")
     if data.is_constant:
         raise MatchFailure("its table is a constant: extract-embedding makes an input of it")
-    indices = _read_indices(editor, node.input(1))
+    indices = _read_indices(editor, node.operand(1))
     axis = node.axis(len(dims)) if node.op_type != "GatherND" else 0
     if axis is None:
         raise MatchFailure("its data has no such axis")
@@ -56,9 +55,7 @@ def gather_pattern_of(editor: Editor, node: Node) -> GatherPattern:
     return GatherPattern(data, dims, positions)
 
 
-def _read_indices(editor: Editor, value: Value | None) -> Integers:
-    if value is None:
-        raise MatchFailure("it has no indices")
+def _read_indices(editor: Editor, value: Value) -> Integers:
     indices = element_numbers(editor.shapes[value])
     if indices is None:
         indices = editor.read_constant(value, MAX_INDICES, 1)

@@ -167,9 +167,7 @@ class ExtractEmbedding(Pass):
 
 def _read_lookup(node: Node, shapes: Shapes) -> tuple[Value, Value, Value]:
     """Return the table, the integer input and the rows of a lookup, or raise a MatchFailure where it is none."""
-    table, indices, out = node.input(0), node.input(1), node.outputs[0]
-    if table is None or indices is None or out is None:
-        raise MatchFailure("an input is missing")
+    table, indices, out = node.operand(0), node.operand(1), node.result()
     if not table.is_constant:
         raise MatchFailure("it gathers from what is computed, not from a table")
     if shapes[table].rank != 2:

@@ -66,10 +66,8 @@ def _join_groups(
     rank: int, may_go: Sequence[bool], may_merge: Callable[[Sequence[int], Sequence[int], Sequence[int]], bool]
 ) -> Blocks:
     """Return groups of neighbouring axes, as few as `rank` if that can be; axes that may go do so from the first on."""
-    axes = list(range(len(may_go)))
-    for axis, is_open in enumerate(may_go):
-        if is_open and len(axes) > rank:
-            axes.remove(axis)
+    gone = [axis for axis, is_open in enumerate(may_go) if is_open][: max(len(may_go) - rank, 0)]
+    axes = [axis for axis in range(len(may_go)) if axis not in gone]
     groups: list[tuple[int, ...]] = [(axis,) for axis in axes]
     index = 0
     while len(groups) > rank and index + 1 < len(groups):

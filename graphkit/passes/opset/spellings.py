@@ -369,11 +369,6 @@ def _drop_input(index: int, number: int, reason: str) -> Adapter:
     return adapt
 
 
-def _axes_from_the_front(draft: Draft) -> None:
-    if min(draft.attributes.get("axes", ()), default=0) < 0:
-        draft.attributes["axes"] = _positive_axes(draft.attributes["axes"], draft.input_rank())
-
-
 def _sliced_axes(draft: Draft) -> None:
     axes = _constant_elements(draft, 3)
     if draft.version == AXES_FROM_THE_BACK - 1 and axes is not None and (axes < 0).any():
@@ -536,7 +531,7 @@ OLDER: Mapping[tuple[str, int], Adapter] = {
         drop="coordinate_transformation_mode",
     ),
     ("Slice", 10): _in_turn(
-        _drop_input(4, 1, "it has steps"), _inputs_to_attributes("starts", "ends", "axes"), _axes_from_the_front
+        _drop_input(4, 1, "it has steps"), _inputs_to_attributes("starts", "ends", "axes"), _count_axes_from_the_front
     ),
     ("Slice", 11): _sliced_axes,
     ("Split", 18): _unequal_parts,

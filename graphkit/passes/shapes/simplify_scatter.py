@@ -64,9 +64,8 @@ class Box(Struct, frozen=True):
 
 def find_box(shapes: Shapes, ranges: ValueRangeAnalysis, node: Node) -> Box:
     """Return where a Scatter without reduction writes, or a GatherND reads; MatchFailure for no box, or unknowns."""
-    data, indices, updates = (*node.inputs[:2], node.result() if node.is_op("GatherND") else node.input(2))
-    if data is None or indices is None or updates is None:
-        raise MatchFailure("an input is missing")
+    data, indices = node.operand(0), node.operand(1)
+    updates = node.result() if node.is_op("GatherND") else node.operand(2)
     reduction = node.attr("reduction", "none")
     if reduction not in ("", "none"):
         raise MatchFailure(f"its reduction is '{reduction}'")
@@ -170,8 +169,6 @@ class SimplifyScatter(Rewrite):
         ranges = ValueRangeAnalysis(editor.shapes.model, editor.shapes.__getitem__)
         planned: dict[Node, Sequence[NewNode]] = {}
         for node in editor.nodes("ScatterND", "ScatterElements"):
-            if node.outputs[0] is None:
-                continue
             with editor.matching(node):
                 box, out = find_box(editor.shapes, ranges, node), node.result()
                 updates, spec = _read_updates(editor, node, box)
@@ -304,8 +301,7 @@ class _Plan(Builder):
 
     def _holder(self, number: Expr) -> Value | None:
         """Return a tensor of one int64, among those that the indices are made of, that is a number."""
-        indices = self.node.input(1)
-        for value in walk_breadth_first([indices] if indices is not None else [], lambda each: each.sources):
+        for value in walk_breadth_first(self.node.operands[1:2], lambda each: each.sources):
             tensor = self.editor.shapes[value]
             if tensor.dtype == TensorProto.INT64 and tensor.is_shape_like and tensor.elements == (number,):
                 return value

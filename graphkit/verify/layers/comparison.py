@@ -26,9 +26,7 @@ class ComparedTensor(Struct, frozen=True):
 
     a: str
     b: str
-    # what they were matched by: `map`, `form` (their normal form), `name`, `structure`, `order`, `module` or `output`
-    # (one that is left)
-    how: str
+    how: str  # what matched them: `map`, `form` (normal form), `name`, `structure`, `order`, `module`, `output` (left)
     node: str  # the node that computes it in A, "" for an input
     operator: str
     module: str  # the path of the module that this was exported from, "" where its name tells none

@@ -26,8 +26,7 @@ class Measured(Struct, frozen=True, eq=False):
     """A pair of tensors, and how far the second is from the first."""
 
     pair: Pair
-    # the difference of their elements; None where they have none that are numbers, and agree
-    difference: Difference | None
+    difference: Difference | None  # the difference of their elements; None where none are numbers, and they agree
     cosine: float | None  # of the angle between them; None where one of them is all zeros, or they cannot be compared
     # whether no element differs by more than the tolerance, times the largest magnitude of the first where that is
     # above 1. Integers and booleans must be equal.
