@@ -56,8 +56,7 @@ def record_problems(proof: ProofRecord, files: Mapping[str, FileRecord], read: I
     if proof.outcome == "not run" and (proof.tolerance, proof.tokens_rate) != (None, 1):
         yield "its proof was not run, and has a tolerance or a rate of tokens"
     yield from (f"'{name}' is not the name of a file beside it" for name in files if not re.search(FILE_NAME, name))
-    missing = [name for name in read if name not in files]
-    if missing and (files or proof.passed):
+    if (missing := [name for name in read if name not in files]) and (files or proof.passed):
         yield f"it records no file '{missing[0]}'"
 
 
@@ -156,8 +155,7 @@ def _check_steps(contract: Contract) -> Iterator[str]:
 
 
 def _check_input(contract: Contract, place: int, port: Port) -> Iterator[str]:
-    source = port.source
-    if source is None:
+    if (source := port.source) is None:
         yield "has no source"
         return
     if source.kind == "slots_mask" and port.shape[-1:] != (contract.sizes["capacity"] + 1,):
@@ -301,8 +299,7 @@ def _fits_sizes(shape: Sequence[int | str], sizes: Sequence[int]) -> bool:
 
 
 def _method_input(port: BundlePort, method: BundleMethod, lengths: set[str]) -> Iterator[str]:
-    source = port.source
-    if source is None or port.writes:
+    if (source := port.source) is None or port.writes:
         yield "is made by nobody, or is an output"
     elif source.kind not in KINDS[method.when]:
         yield f"is of kind '{source.kind}', which a method for '{method.when}' does not take"

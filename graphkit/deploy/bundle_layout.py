@@ -241,8 +241,7 @@ class _Part:
         """Return the axis along which new tokens are written; None for state that is replaced as a whole."""
         if state in self.method.whole:
             return None
-        node = value.producer
-        if node is not None and node.is_op("TensorScatter"):
+        if (node := value.producer) is not None and node.is_op("TensorScatter"):
             return (node.attr("axis", -2) or 0) % rank
         indices = node.input(1) if node is not None and node.is_op("ScatterND") else None
         dims = self.shapes[indices].dims if indices is not None else None

@@ -84,8 +84,7 @@ def with_input_sizes(options: Asked, models: Sequence[Model]) -> Asked:
     source = "src_len" if isinstance(options, LowerOptions) else "max_source"
     default, found = type(options)(), dict[str, int]()
     for name, shape in options.inputs:
-        having = [model for model in models if name in inputs[model]]
-        if not having:
+        if not (having := [model for model in models if name in inputs[model]]):
             raise UsageError(f"--input {name}: no model has it - {did_you_mean(name, set().union(*inputs.values()))}")
         for model in [each for each in having if not each.roles.cache] or having:  # the encoder's, of its decoders
             roles, has_tokens = symbol_roles(model), bool(model.roles.all("tokens", "encoder tokens"))
@@ -354,8 +353,7 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
     )
     if has_cache and not past and not original.roles.has_slots:
         raise UsageError(f"{model.name}: its cache has a fixed length already - lower an export whose cache grows")
-    unknown = sorted(set(roles) - set(numbers) - past - total)
-    if unknown:
+    if unknown := sorted(set(roles) - set(numbers) - past - total):
         raise missing_sizes(original, unknown)
     if not is_decoder:
         _check_sizes(original, numbers, frozenset(name for name in of_role if roles[name] in ("encoder", "sequence")))

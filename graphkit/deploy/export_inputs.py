@@ -76,8 +76,7 @@ def drop_idle_inputs(model: Model) -> Model:
     }
     kept = {*model.roles.pasts, *model.roles.all("tokens", "embeddings"), *model.graph.outputs}
     unread = {value.name for value in model.roles.inputs if not value.consumers and value not in kept}
-    dropped = {*idle, *idle.values(), *unread}
-    if not dropped:
+    if not (dropped := {*idle, *idle.values(), *unread}):
         return model
     made = remove_dead_code(with_interface(model, {}, {}, dropped)).model
     # without the encoder's state beside it, the name has to tell whose mask it is

@@ -141,8 +141,7 @@ class Pipeline(Struct, frozen=True, eq=False):
 
     def check_static_cache(self, path: Path) -> None:
         """Refuse a static cache whose mask may show slots that are still to come, or hide others by a window."""
-        step = self.step
-        if step is None or not step.roles.has_slots:
+        if (step := self.step) is None or not step.roles.has_slots:
             return
         masks = [value for value in step.roles.all("mask") if declared_rank(value) == 4]
         settings = decoder_settings(read_settings((path if path.is_dir() else path.parent) / "config.json"))
@@ -181,8 +180,7 @@ def find_pipeline(path: Path) -> Pipeline:
     else:
         models = folder_models(path)
         used = [drop_idle_inputs(each) if each.roles.first("embeddings") is not None else each for each in models]
-        found = _find_halves(used)
-        if found is None:
+        if (found := _find_halves(used)) is None:
             by_role = models_by_role(path, models)
         else:
             language, head, decode = found
@@ -288,8 +286,7 @@ def _hidden_output(first: Model) -> Value:
 
 def folder_models(folder: Path) -> list[Model]:
     """Return the models in a folder that an export is made of."""
-    paths = used_models(sorted(folder.glob("*.[oO][nN][nN][xX]")))
-    if not paths:
+    if not (paths := used_models(sorted(folder.glob("*.[oO][nN][nN][xX]")))):
         raise UsageError(f"{shown_path(folder)}: it holds no .onnx file - name the folder of an export, or a model")
     return [load(path) for path in paths]
 
@@ -519,8 +516,7 @@ class _Settings:
         given = self.plain.get("decoder_input_ids")
         given = given[0] if isinstance(given, list) and len(given) == 1 and isinstance(given[0], list) else given
         if given is not None:
-            tokens = _ids_in_order(given)
-            if not tokens:
+            if not (tokens := _ids_in_order(given)):
                 self.noted.append("decoder_input_ids")
             return tokens[1:] if tokens[:1] == (start,) else tokens
         forced, silent = self.plain.get("forced_decoder_ids"), self.plain.get("no_timestamps_token_id")

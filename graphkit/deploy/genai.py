@@ -184,8 +184,7 @@ def _draft_folder(pipeline: Pipeline, path: Path) -> _Draft:
 
 
 def _check_several(step: Model, hint: str) -> None:
-    dims = infer(step)[step.roles.all("tokens")[0]].dims
-    if dims is None or dims[1].constant == 1:
+    if (dims := infer(step)[step.roles.all("tokens")[0]].dims) is None or dims[1].constant == 1:
         raise _refusal(step, "it takes one token at a time, and a prompt has several", hint)
 
 

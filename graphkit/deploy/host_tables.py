@@ -82,8 +82,7 @@ class HostPart(Struct, frozen=True, eq=False):
         for value in self.model.graph.inputs:
             if value.tensor is not None:
                 continue
-            declared = declared_type(value)
-            if declared is None or declared.dims is None:
+            if (declared := declared_type(value)) is None or declared.dims is None:
                 raise ModelError(f"the shape of input '{value.name}' is not declared", hint="declare it")
             shape = tuple(_evaluate_size(dim, dims) for dim in declared.dims)
             kind = declared.numpy_dtype
@@ -394,8 +393,7 @@ def _make_table(host_input: HostInput, setting: Setting, by: By, arrays: list[np
         return HostTable(host_input, "constant", by, 0, constant)
     if by == "position":
         sizes = zip(*(array.shape for array in arrays), strict=True)  # an axis may grow that no symbol tells of
-        slots = [axis for axis, seen in enumerate(sizes) if len(set(seen)) > 1]
-        if slots:
+        if slots := [axis for axis, seen in enumerate(sizes) if len(set(seen)) > 1]:
             if not host_input.is_mask or len(slots) > 1:
                 raise NotAddedError(host_input.source.value.name)
             arrays = [_in_slots(array, slots[0], past, setting) for past, array in enumerate(arrays)]

@@ -235,8 +235,7 @@ class _Lowering:
         try:
             outcome, tables = self._host_values(kept)
         except NotAddedError as error:
-            left = MaskedFillToAdd(self.sizes.floor).run(self.model).declined
-            if not left:
+            if not (left := MaskedFillToAdd(self.sizes.floor).run(self.model).declined):
                 raise
             why = f"for {MaskedFillToAdd.name()} leaves {left[0]}"
             raise UsageError(f"{self.original.name}: {error.problem}, {why} - {error.hint}") from error

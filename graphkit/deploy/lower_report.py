@@ -244,8 +244,7 @@ def judge_models(command: str, models: Sequence[Path], seconds: float = JUDGE_SE
     A judge is known by its name, or is a program with its arguments and `{model}` for the path of the model. After so
     many seconds for a model it is ended, with what it has started.
     """
-    words = judge_words(command)
-    if not words:
+    if not (words := judge_words(command)):
         answers = ask_judge(find_judge(command), models, seconds=seconds, trials=[Trial()] * len(models))
         yield from (Judgement.of(model.name, command, answer) for model, answer in zip(models, answers, strict=True))
         return

@@ -151,8 +151,7 @@ def link_cross_cache(method: Method, encoder: Lowered, caches: Sequence[CacheEnt
     inputs = (replace(p, source=source) if p.kind == "user" and p.shape == hidden.shape else p for p in method.inputs)
     outputs = []
     for port in method.outputs:
-        state = pasts.get(slots[port.name], "")
-        if not state:
+        if not (state := pasts.get(slots[port.name], "")):
             raise UsageError(f"no input of the decoder's later steps takes '{port.name}' of its first step")
         outputs.append(replace(port, meaning=f"becomes '{state}'", writes=state))
     return replace(method, inputs=tuple(inputs), outputs=tuple(outputs))
@@ -247,8 +246,7 @@ def _cache_sizes(parts: Sequence[Lowered], pipeline: Pipeline) -> dict[str, int]
 
 def _loop_steps(parts: Sequence[Lowered], sizes: LowerSizes, positions: int, *, has_rules: bool) -> Iterator[str]:
     once = [part.method for part in parts if part.method.when == "once"]
-    step = next((part.method for part in parts if part.method.when == "step"), None)
-    if step is not None:
+    if (step := next((part.method for part in parts if part.method.when == "step"), None)) is not None:
         yield "Set `position` to 0 and fill the state with zeros."
     is_batch = sizes.batch > 1
     length, its = ("`length` of each sequence", "its") if is_batch else ("`length`", "the")

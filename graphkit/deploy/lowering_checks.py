@@ -81,8 +81,7 @@ WAY_OUT = "compute quantised products with floats: --dequantize"
 
 def check_ranges(model: Model) -> None:
     """Refuse a range that is taken from all positions of a run."""
-    node = next(_dynamic_nodes(model), None)
-    if node is None:
+    if (node := next(_dynamic_nodes(model), None)) is None:
         return
     outcome, hint = Dequantize().run(model), WAY_OUT
     if next(_dynamic_nodes(outcome.model), None) is not None:

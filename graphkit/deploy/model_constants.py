@@ -79,8 +79,7 @@ def model_constants(path: Path) -> Constants:
         arrays["windows"] = "Window", [structs.asdict(window) for window in kv_cache(decoder).windows]
         is_static = any(e.is_static and not decoder.roles.is_cross(e) for e in decoder.roles.pasts.values())
         static = f"{path.name}: its caches have all slots from the start - make a bundle of it" if is_static else ""
-        cut = [entry.past.name for entry in cut_caches(decoder) if entry.past is not None]
-        if cut:
+        if cut := [entry.past.name for entry in cut_caches(decoder) if entry.past is not None]:
             static = f"{path.name}: its cache '{cut[0]}' keeps the last tokens alone - write the loop of it by hand"
         begun = arrays["states"][1] if "first" not in models else []  # those that a loop has to give a first value
         for row in begun:
@@ -147,8 +146,7 @@ def _axis_of_output(model: Model, value: Value, at: int, dim: Dim) -> Axis:
 
 
 def _state_row(model: Model, value: Value) -> Row:
-    entry = model.roles.pasts.get(value)
-    if entry is None:
+    if (entry := model.roles.pasts.get(value)) is None:
         after = next((each.next for each in model.roles.states if each.past is value), None)
         rule, axis, window = "kept" if after is None else "replaced", None, 0
     else:

@@ -73,8 +73,7 @@ def pool_by_product(model: Model, setting: Setting, vocabulary: int) -> tuple[Ou
         return Outcome(model), []
     shapes, pooled = infer(model), list[Pooling]()
     for choice in _find_choices(model, shapes, setting, lengths):
-        rule = _find_rule(model, shapes, choice, setting, lengths, vocabulary)
-        if rule is not None:
+        if (rule := _find_rule(model, shapes, choice, setting, lengths, vocabulary)) is not None:
             name = _input_name(model, rule, shapes[choice.states].dtype, pooled)
             pooled.append(Pooling(choice.out.name, choice.states.name, name, rule, shapes[choice.states].dtype))
     rows, inputs = ((pooling.out, pooling.states) for pooling in pooled), ((p.out, p.name) for p in pooled)
@@ -129,8 +128,7 @@ def _find_rule(
     with IsolatedSession(part) as session:
         known = range(1, setting.source + 1) if length.symbols else range(setting.source, setting.source + 1)
         for ids in _sample_sources(known, batch.constant or ROWS, vocabulary, tokens):
-            places = _places_taken(session, part, setting, lengths, ids)
-            if places is None:
+            if (places := _places_taken(session, part, setting, lengths, ids)) is None:
                 break
             is_first &= not any(places)
             rules = [rule for rule in rules if [rule.place(row) for row in ids] == places]
@@ -188,8 +186,7 @@ def _places_taken(
     dims: dict[str, int] = {**setting.dims, **dict.fromkeys(setting.batch, rows), **dict.fromkeys(lengths, length)}
     feed: dict[str, np.ndarray] = {}
     for value in part.graph.inputs:
-        array = _feed_value(part, value, dims, ids)
-        if array is None:
+        if (array := _feed_value(part, value, dims, ids)) is None:
             return None
         feed[value.name] = array
     try:

@@ -74,8 +74,7 @@ class Application(Struct, frozen=True, eq=False):
 
     def attr(self, name: str, default: T) -> T:
         """Return the value of an attribute, which must be of the kind of its default."""
-        value = self.node.attr(name, default)
-        if value is None:
+        if (value := self.node.attr(name, default)) is None:
             raise UnknownError(f"its attribute '{name}' is of another kind")
         return value
 
@@ -111,8 +110,7 @@ class Application(Struct, frozen=True, eq=False):
 
     def elements(self, index: int) -> tuple[Expr, ...]:
         """Return the elements of a small integer argument, which must be known."""
-        found = self.elements_of(self.operand(index))
-        if found is None:
+        if (found := self.elements_of(self.operand(index))) is None:
             raise UnknownError(f"the elements of input {index} are not known")
         return found
 

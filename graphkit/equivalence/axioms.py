@@ -120,8 +120,7 @@ def merge_expands(app: Application) -> Result:
     source = app.operand(0)
     if expands_to(source.shape, app.shape):
         return app.tools.movement.expand(source, app.shape)
-    sizes = app.elements_of(app.operand(1))
-    if sizes is None or len(sizes) < len(source.shape):
+    if (sizes := app.elements_of(app.operand(1))) is None or len(sizes) < len(source.shape):
         return "along which axes it repeats depends on sizes"
     own = (const(1),) * (len(sizes) - len(source.shape)) + source.shape
     plain = tuple(const(1) if size == dim else size for size, dim in zip(sizes, own, strict=True))
@@ -194,8 +193,7 @@ def swap_branches(app: Application) -> Result:
     if is_signed and not all(map(app.tools.constants.has_no_minus_zero, app.args[1:])):
         return None
     condition = app.operand(0)
-    inner = without_reshape(condition)
-    if inner is None or inner.op != "Not" or inner.args[0] is None:
+    if (inner := without_reshape(condition)) is None or inner.op != "Not" or inner.args[0] is None:
         return None
     negated = app.tools.movement.reshape(inner.args[0], condition.shape)
     return flat.merge_elementwise(replace(app, args=[negated, *app.args[:0:-1]]))

@@ -159,8 +159,7 @@ class MethodOriginal(Struct, frozen=True, eq=False, dict=True):
 
     def _count_positions(self, edit: InterfaceEdit, name: str) -> None:
         """Count the tokens before each one that the mask has, from 0 on."""
-        mask = self.role("mask")
-        if not mask:
+        if not (mask := self.role("mask")):
             raise UnknownError("its positions are counted without a mask")
         one = edit.number(1)
         sums = edit.add("CumSum", [edit.add("Cast", [mask], f"{OWN}mask", to=TensorProto.INT64), one], f"{OWN}sums")
@@ -184,8 +183,7 @@ def original_of(originals: Originals, method: BundleMethod) -> MethodOriginal:
     Raises:
         UnknownError: There is none, or it is not known how its parts fit together.
     """
-    step = originals.step
-    if step is None:
+    if (step := originals.step) is None:
         raise UnknownError("it has no decoder")
     names = {entry.slot: value.name for value, entry in step.roles.pasts.items()}
     has_past, is_step = "length" in method.sources, method.when == "step"
@@ -551,8 +549,7 @@ class _Adapter:
         return info
 
     def _show_output(self, port: BundlePort) -> None:
-        state = self.states.get(port.writes)
-        if state is None:
+        if (state := self.states.get(port.writes)) is None:
             self.shown[port.name] = port.name
             return
         name = f"{OWN}after/{state.name}"

@@ -159,9 +159,7 @@ def ends_by_axis(app: Application) -> list[Ends | None]:
     """Return what a Pad adds along each axis, None for nothing."""
     around, rank = app.elements(1), len(app.operand(0).shape)
     axes = app.front_axes(range(rank) if app.arg(3) is None else app.numbers(3), rank)
-    if any(term is not None and len(term.shape) != 1 for term in (app.arg(1), app.arg(3))):
-        raise UnknownError("which axes it pads is not known")
-    if len(around) != 2 * len(axes):
+    if len(around) != 2 * len(axes) or any(term and len(term.shape) != 1 for term in (app.arg(1), app.arg(3))):
         raise UnknownError("which axes it pads is not known")
     found: list[Ends | None] = [None] * rank
     for axis, *ends in zip(axes, around[: len(axes)], around[len(axes) :], strict=True):
@@ -234,8 +232,7 @@ def write_box(app: Application) -> Result:
     grid, count = indices.shape[:-1], indices.shape[-1].constant
     if count is None or count != len(grid) or updates.dims != (*grid, *data.shape[count:]):
         return "it writes no box"
-    parts = _index_parts(app, indices, count)
-    if parts is None:
+    if (parts := _index_parts(app, indices, count)) is None:
         return "its indices are not joined of one for each axis"
     box = list[tuple[Expr, Expr]]()
     for axis, (part, length) in enumerate(zip(parts, grid, strict=True)):
@@ -306,8 +303,7 @@ def _index_parts(app: Application, indices: Term, count: int) -> list[Term] | No
     if count == 1:
         return [move.reshape(indices, grid)]
     if indices.is_constant:
-        array = constants.array(indices)
-        if array is None:
+        if (array := constants.array(indices)) is None:
             return None
         return [constants.of_array(np.ascontiguousarray(array[..., axis]), indices.dtype) for axis in range(count)]
     joined = move.joined_parts(indices)

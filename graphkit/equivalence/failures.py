@@ -32,7 +32,7 @@ from graphkit.graph.operator_traits import (
     schema_of,
     value_inputs,
 )
-from graphkit.graph.view import Node, Scope
+from graphkit.graph.view import Node, Scope, follow_chain
 from graphkit.ops.rule_context import UnknownError
 from graphkit.ops.tensor import dims_product, is_known
 from graphkit.shapes import const, lower, upper
@@ -69,8 +69,7 @@ def cannot_fail(app: Application) -> bool:
 
 def _types_fit(app: Application) -> bool:
     """Whether the attributes and inputs of a node are such as its operator takes, and dtypes equal that have to be."""
-    schema = schema_of(app.node)
-    if schema is None:
+    if (schema := schema_of(app.node)) is None:
         return False
     given = app.args[: len(app.node.inputs)]  # attributes that are inputs in later versions stand behind them
     bound: dict[str, int] = {}
@@ -114,8 +113,7 @@ def _always_squeezes(app: Application) -> bool:
 
 
 def _always_unsqueezes(app: Application) -> bool:
-    axes = app.listed_numbers(1, "axes")
-    if axes is None or not _is_as_large(app):
+    if (axes := app.listed_numbers(1, "axes")) is None or not _is_as_large(app):
         return False
     return len(app.front_axes(axes, len(app.operand(0).shape) + len(axes))) == len(axes)
 
@@ -432,12 +430,10 @@ def branch_faults(original: Reading, rewritten: Reading) -> Iterator[str]:
 def _shadowing_initializers(scope: Scope) -> Iterator[str]:
     """Yield the initializers of bodies that have the name of a value around, which a node may read in their place."""
     for body in scope.walk():
-        around = body.parent
-        while around is not None:
+        for around in follow_chain(body.parent, lambda scope: scope.parent):
             for name in body.values.keys() & around.values.keys():
                 if body.values[name].kind == "initializer":
                     yield f"'{name}', an initializer of {body.path}, has the name of a value around it"
-            around = around.parent
 
 
 def _output_faults(reading: Reading) -> Iterator[str]:

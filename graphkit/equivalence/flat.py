@@ -134,8 +134,7 @@ def _by_element(app: Application, is_placed: bool) -> Result:
     if (finer := _with_finer_axis(app, operands)) is not None:
         found = _by_element(finer, is_placed)
         return move.reshape(found, app.shape) if isinstance(found, Term) else found
-    natural = _broadcast_dims([term.shape for term in terms], app.shape)
-    if natural is None:
+    if (natural := _broadcast_dims([term.shape for term in terms], app.shape)) is None:
         return "which dims broadcast depends on sizes"
     is_whole = _strip_ones(natural) == _strip_ones(app.shape)
     if not is_whole and not expands_to(natural, app.shape):
@@ -242,8 +241,7 @@ def multiply_matrices(app: Application) -> Result:
         return None
     left, right = _repeated_by_the_other(app, left, right)
     move, batches = app.tools.movement, [left.shape[:-2], right.shape[:-2]]
-    natural = _broadcast_dims(batches, ())
-    if natural is None or natural != app.shape[:-2]:
+    if (natural := _broadcast_dims(batches, ())) is None or natural != app.shape[:-2]:
         return "which of its batches broadcast depends on sizes"
     rows, inner, columns = *left.shape[-2:], right.shape[-1]
     is_lifted = len(left.shape) < len(right.shape)

@@ -105,8 +105,7 @@ def _push_change(tools: Tools, term: Term, change: Change) -> Term | None:
 
 def _split_change(tools: Tools, term: Term) -> tuple[Term, Change] | None:
     """Return the term that is scaled or shifted, with the dims of the result, and how; None for any other term."""
-    inner = without_reshape(term)
-    if inner is None or inner.op not in NEUTRAL or term.dims is None:
+    if (inner := without_reshape(term)) is None or inner.op not in NEUTRAL or term.dims is None:
         return None
     source, vector = inner.args[0], tools.reals.array(inner.args[1])
     axis = None if vector is None or not vector.elements.ndim else _same_axis(inner.shape, 1, term.dims)
@@ -558,8 +557,7 @@ def _match_moments(app: Application, centred: Term, positive: Term | None) -> tu
 
 
 def _is_square(app: Application, term: Term | None, base: Term) -> bool:
-    inner = without_reshape(term)
-    if inner is None or term is None or term.shape[-1] != base.shape[-1]:
+    if (inner := without_reshape(term)) is None or term is None or term.shape[-1] != base.shape[-1]:
         return False
     source, other = (*inner.args, None, None)[:2]
     if source is None or source.dims is None or app.tools.movement.reshape(base, source.dims) is not source:

@@ -52,8 +52,7 @@ def _data_fault(model: Model, tensor: TensorProto) -> str:
         except ModelError:
             return f"the data file '{external_extent(tensor).location}' is missing"
         return ""
-    size = payload_size(tensor)
-    if size is None or len(model.payload(tensor)) == size:
+    if (size := payload_size(tensor)) is None or len(model.payload(tensor)) == size:
         return ""
     return f"'{tensor.name}' has {len(model.payload(tensor))} bytes of data, and {size} by its dtype and dims"
 

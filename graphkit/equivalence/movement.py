@@ -106,8 +106,7 @@ class Movement:
         """Return a term repeated along dims of 1, leading ones included."""
         if term.shape == dims:
             return term
-        bare = self.without_expand(term)
-        if bare is not term and bare.dims is not None:
+        if (bare := self.without_expand(term)) is not term and bare.dims is not None:
             term = bare
         if term.is_constant and (made := self.constants.expand_constant(term, dims)) is not None:
             return made
@@ -184,8 +183,7 @@ class Movement:
 
     def _cut_parts(self, term: Term, axis: int, start: Expr, length: Expr, dims: Dims) -> Term | None:
         """Return the parts that a cut of a Concat takes, where these are whole, or it lies in one."""
-        joined = self.joined_parts(term)
-        if joined is None or joined[0] != axis:
+        if (joined := self.joined_parts(term)) is None or joined[0] != axis:
             return None
         offset, chosen = const(0), list[Term]()
         for part in joined[1]:

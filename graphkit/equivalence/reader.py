@@ -199,8 +199,7 @@ class NormalForms:
         """Return the normal form of an output, that of the same term with the same facts where one is known."""
         terms = self.tools.terms
         key = raw, app.has_sign
-        known = self.known.get(key)
-        if known is not None and known[0] == facts:
+        if (known := self.known.get(key)) is not None and known[0] == facts:
             for name, times in known[2].items():
                 terms.note(name, times)
             return known[1]
@@ -545,8 +544,7 @@ class _Reader:
 
 def _scope_place(scope: Scope) -> tuple[object, ...]:
     """Return where a scope stands: names of nodes may be those that others have by their index."""
-    owner = scope.owner
-    if owner is None:
+    if (owner := scope.owner) is None:
         return ()
     body = next(name for name, each in owner.bodies.items() if each is scope)
     return (*_scope_place(owner.scope), owner.proto.name or owner.index, body)

@@ -168,8 +168,7 @@ class Equivalence(Struct, frozen=True):
 
     def up_to(self, size: int) -> Equivalence:
         """Return what is proven of dims that are at most so large: nothing where a limit does not hold at all sizes."""
-        odd = [limit for limit in self.limits if not limit.up_to(size).is_certain]
-        if odd:
+        if odd := [limit for limit in self.limits if not limit.up_to(size).is_certain]:
             return self.unproven(f"it would hold for {odd[0]}, and not at all sizes up to {size:,}")
         gone = {*map(str, self.limits)}
         return replace(self, limits=(), conditions=tuple(each for each in self.conditions if each not in gone))

@@ -172,8 +172,7 @@ class RequiredProducts:
 
     def _known_quotient(self, dividend: Expr, divisor: Expr) -> Expr | None:
         """Return the rest of a product that is known to be the dividend, without the divisor in it."""
-        atom = divisor.atom
-        if atom is None or lower(divisor) < 1:
+        if (atom := divisor.atom) is None or lower(divisor) < 1:
             return None
         for product, number in self.known.items():
             if atom in product and (times := _ratio_to_number(dividend, self.expr(number))) is not None:

@@ -92,8 +92,7 @@ class Terms(Struct):
         while listed and listed[-1] is None:
             listed = listed[:-1]
         key = (op, attributes, listed)
-        term = self.known.get(key)
-        if term is None:
+        if (term := self.known.get(key)) is None:
             term = self.known[key] = Term(len(self.known), op, attributes, listed)
             term.dtype = dtype
         if term.dims is None and dims is not None:
@@ -158,8 +157,7 @@ class Constants:
             named = external_extent(tensor)
             beside = model.lineage if model.path is None else str(model.path)
             return repr((beside, named.location, named.offset, named.length)).encode()
-        size = payload_size(tensor)
-        if size is None or size > MAX_HASHED:
+        if (size := payload_size(tensor)) is None or size > MAX_HASHED:
             return b"bytes %d" % self.numbers.of_bytes(model, tensor)
         return _hash_bytes(model.payload(tensor))
 
@@ -204,8 +202,7 @@ class Constants:
 
     def slice_constant(self, term: Term, axis: int, start: Expr, length: Expr) -> Term | None:
         """Return a part of a constant along an axis, None where it is not known by its elements."""
-        array = self.array(term)
-        if array is None or start.constant is None or length.constant is None:
+        if (array := self.array(term)) is None or start.constant is None or length.constant is None:
             return None
         part = array[(slice(None),) * axis + (slice(start.constant, start.constant + length.constant),)]
         return self.of_array(np.ascontiguousarray(part), term.dtype, is_computed=self.is_computed(term))
@@ -252,8 +249,7 @@ class Constants:
 
     def is_all(self, term: Term, number: float) -> bool:
         """Whether a constant has nothing but a number, its sign included."""
-        array = self._moved_array(term)
-        if array is None or not array.size or not (array == number).all():
+        if (array := self._moved_array(term)) is None or not array.size or not (array == number).all():
             return False
         return array.dtype.kind in "iub" or bool((np.signbit(array) == np.signbit(number)).all())
 

@@ -448,8 +448,7 @@ class BoundMethods:
             memories[tensor.name] = memory if is_there else None
         results = self._results[method.name] = dict[BundlePort, tuple[int, ...]]()
         for port in ports.results:
-            shape = _resolved_dims(port, sizes)
-            if shape is None:
+            if (shape := _resolved_dims(port, sizes)) is None:
                 bound.free_output(port.name)
             else:
                 results[port] = shape
@@ -508,8 +507,7 @@ class BoundMethods:
 
     def _kept(self, method: BundleMethod, name: str, array: np.ndarray) -> np.ndarray:
         """Return an array of the bundle's own with the same content, so that nothing is bound anew at each step."""
-        kept = self._fed.get((method.name, name))
-        if kept is None or kept.shape != array.shape:
+        if (kept := self._fed.get((method.name, name))) is None or kept.shape != array.shape:
             kept = self._fed[method.name, name] = array.copy()
         else:
             kept[...] = array

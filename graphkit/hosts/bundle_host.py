@@ -137,8 +137,7 @@ class Bundle:
     def reset(self) -> None:
         """Give all state its initial value, and forget the sequence."""
         self._state.clear()
-        method = self.contract.method("init")
-        if method is not None:
+        if (method := self.contract.method("init")) is not None:
             self._state.rows = self.contract.sizes["batch"]
             self._methods.run(method)
             self._state.clear()
@@ -425,8 +424,7 @@ class Bundle:
     # How a method runs
 
     def _method(self, when: str) -> BundleMethod:
-        method = self.contract.method(when)
-        if method is None:
+        if (method := self.contract.method(when)) is None:
             raise UsageError(f"the bundle has no method for '{when}'")
         return method
 
@@ -438,8 +436,7 @@ class Bundle:
     def _begins_with(self, tokens: Tokens | None, inputs: Mapping[str, npt.ArrayLike]) -> np.ndarray:
         """Return what the decoder starts with, [batch, tokens]: what is given, else what the export says."""
         if tokens is None:
-            start = self.contract.tokens.get("start")
-            if start is None:
+            if (start := self.contract.tokens.get("start")) is None:
                 hint = "give its first tokens as prompt"
                 raise UsageError(f"the export does not say what the decoder starts with - {hint}")
             array = np.array([start, *self.contract.generation.prompt])

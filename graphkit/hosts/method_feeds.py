@@ -248,8 +248,7 @@ def _method_problems(method: BundleMethod, model: Model, contract: BundleContrac
 
 
 def _port_problems(port: BundlePort, value: Value) -> Iterator[str]:
-    declared = declared_type(value)
-    if declared is None:
+    if (declared := declared_type(value)) is None:
         return
     if dtype_name(declared.dtype) != port.dtype:
         yield f"is {dtype_name(declared.dtype)}, and said to be {port.dtype}"

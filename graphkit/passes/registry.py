@@ -192,8 +192,7 @@ def parse_pipeline(text: str) -> tuple[Pass, ...]:
     steps: list[Pass] = []
     position = 0
     while position < len(text):
-        match = STEP.match(text, position)
-        if match is None:
+        if (match := STEP.match(text, position)) is None:
             raise UsageError(f"cannot read the pipeline at '{text[position:]}' - write name{{option=value}},name,...")
         steps.append(_build_pass(match["name"], match["options"] or ""))
         position = match.end()

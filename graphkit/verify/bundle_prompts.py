@@ -136,8 +136,7 @@ Feed = Mapping[str, np.ndarray]
 
 class _Maker:
     def __init__(self, contract: BundleContract, originals: Originals, random: np.random.Generator) -> None:
-        method = contract.method("once")
-        if method is None:
+        if (method := contract.method("once")) is None:
             raise UsageError("the bundle has no method that starts a sequence")
         self.inputs, self.sizes, self.longest = ExportInputs(originals.models, random), contract.sizes, 0
         self.ports = [port for port in method.inputs if port.kind == "user"]

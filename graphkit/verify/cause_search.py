@@ -58,8 +58,7 @@ def find_sole_cause(distances: Distances, *rounds: Iterable[Cause]) -> Cause | N
     """
     before = max(distances(), default=0.0)
     for causes in rounds if before > 1.0 else ():
-        mending = [cause for cause in causes if _mends_difference(cause, distances, before)]
-        if mending:
+        if mending := [cause for cause in causes if _mends_difference(cause, distances, before)]:
             return mending[0] if len(mending) == 1 else None
     return None
 
@@ -159,8 +158,7 @@ def run_part(
     model: Model, values: Collection[Value], feeds: Callable[[Sequence[Value]], Iterable[Arrays]]
 ) -> Iterator[dict[str, np.ndarray]]:
     """Run the part of a model that gives some values of one scope, once for each feed; end where it cannot run."""
-    part = _part_of(model, values)
-    if part is None:
+    if (part := _part_of(model, values)) is None:
         return
     try:
         with IsolatedSession(part[0], prepack=False) as session:
@@ -191,8 +189,7 @@ def _part_of(model: Model, values: Collection[Value]) -> tuple[Model, list[Value
         elif value.producer is None and value.sparse is not None:
             proto.graph.sparse_initializer.append(value.sparse)
     for value in inputs:
-        declared = declared_type(value)
-        if declared is None:
+        if (declared := declared_type(value)) is None:
             return None
         shape = None if declared.dims is None else [f"{value.name}_{axis}" for axis in range(len(declared.dims))]
         proto.graph.input.append(onnx.helper.make_tensor_value_info(value.name, declared.dtype, shape))

@@ -72,8 +72,7 @@ class Decoder(Struct):
         return outputs, {**cache, **{slot: outputs[present.name] for slot, present in changing}}
 
     def _with_condition(self, feed: Mapping[str, np.ndarray], *, later: bool) -> dict[str, np.ndarray]:
-        merged = self.later.roles.decoder
-        if merged is None:
+        if (merged := self.later.roles.decoder) is None:
             return dict(feed)
         condition = merged.condition
         return {**feed, condition.input.name: np.full(condition.shape, merged.cache_when == later)}
@@ -175,14 +174,12 @@ def _without_padding(feed: Mapping[str, np.ndarray], model: Model) -> dict[str, 
 
 
 def _token_input(model: Model) -> str:
-    tokens = model.roles.first("tokens")
-    if tokens is None:
+    if (tokens := model.roles.first("tokens")) is None:
         raise ModelError("no input takes token ids", file=model.label, hint="only decoders can decode")
     return tokens.name
 
 
 def _logits_output(outputs: Mapping[str, np.ndarray], model: Model) -> np.ndarray:
-    logits = model.roles.logits
-    if logits is not None and outputs[logits.name].ndim == 3:
+    if (logits := model.roles.logits) is not None and outputs[logits.name].ndim == 3:
         return outputs[logits.name]
     raise ModelError("no output is logits [batch, sequence, vocabulary]", file=model.label)

@@ -322,8 +322,7 @@ def _are_positions(indices: Value, roles: Roles) -> bool:
 
     def computed_from(value: Value) -> list[Value | None]:
         """Return the inputs that the elements of a value are computed from, if its producer does not count."""
-        node = value.producer
-        if node is None or _counts_from_zero(node):
+        if (node := value.producer) is None or _counts_from_zero(node):
             return []
         shapes = value_inputs(node)
         return [source for index, source in enumerate(node.inputs) if index not in shapes]

@@ -343,8 +343,7 @@ class ExportInputs:
 
     def array(self, spec: InputSpec, shape: Sequence[int], draw: Draw = UNPADDED) -> np.ndarray:
         """Return an array for an input. Raises UsageError where no model takes it."""
-        takers = self._inputs_to_make(spec)
-        if not takers:
+        if not (takers := self._inputs_to_make(spec)):
             raise UsageError(f"none of the models takes an input '{spec.name}' - name their export")
         maker, value = takers[0]
         chosen = draw if maker.model.roles.of(value) in MASKS else USUAL
@@ -448,8 +447,7 @@ def _is_integer(value: Value) -> bool:
 
 def _decides_runs(node: Node, index: int) -> bool:
     """Whether an input of a node is a size or a count, or the node is a loop or in one."""
-    name = value_inputs(node).get(index)
-    if name is not None and name not in HARMLESS:
+    if (name := value_inputs(node).get(index)) is not None and name not in HARMLESS:
         return True
     around: Node | None = node
     while around is not None and not around.is_op("Loop", "Scan"):

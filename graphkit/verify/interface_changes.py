@@ -264,8 +264,7 @@ def _change_sentences(kind: str, names: Sequence[str], fault: str) -> Iterator[s
 
 def _needed_inputs(model: Model, outputs: Sequence[Value], branch: Branch | None) -> set[str]:
     def sources(value: Value) -> list[Value | None]:
-        node = value.producer
-        if node is None:
+        if (node := value.producer) is None:
             return []
         if branch is not None and (body := branch.body(node)) is not None:
             return [*body.outputs[value.output_index : value.output_index + 1]]
@@ -298,8 +297,7 @@ def find_narrowing(
         for group in read.groups.get(name, ()):
             asked.setdefault(str(read.at(group[0]).name), size)
     relations = [(pair, Relation.equal(pair.dim, pair.size).substitute(asked).against_zero()) for pair in fixed]
-    todo = [(pair, relation) for pair, relation in relations if relation.symbols]
-    if not todo:
+    if not (todo := [(pair, relation) for pair, relation in relations if relation.symbols]):
         return []
     whole, opened = feeder.at(legal_sizes(before, spec)), session()
 

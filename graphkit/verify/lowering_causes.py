@@ -243,8 +243,7 @@ def _looked_up(model: Model, table: np.ndarray, roles: Sequence[Role], *, is_who
 
 def _of_ids(model: Model, value: Value, ids: Value, table: np.ndarray, count: int) -> ComparedTable | None:
     """Compare a table with so many rows of the export; those that it lacks are wrong."""
-    declared = declared_type(ids)
-    if declared is None:
+    if (declared := declared_type(ids)) is None:
         return None
     kind, rank = declared.numpy_dtype, len(declared.dims or ())
 

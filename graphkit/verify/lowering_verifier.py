@@ -164,8 +164,7 @@ class _Proof:
             yield f"Integers of {names} are tried below {self.inputs.most} alone."
         if self._pads_with_tokens and self.contract.takes_text:
             yield f"Shorter texts are padded with token {self.reference.pad}, which no mask hides."
-        sound = self.contract.sizes.get("sound", 0)
-        if sound and not self.host.pads_sounds:
+        if (sound := self.contract.sizes.get("sound", 0)) and not self.host.pads_sounds:
             yield f"It takes sounds of {count_things(sound, 'place(s)')}: zeros behind shorter ones change results."
 
     @property

@@ -125,8 +125,7 @@ class Oracle:
         found: Arrays = {}
         for entry in self._decoder.later.roles.states:
             for name in (entry.next.name, entry.past.name):
-                value = given.get(name.removeprefix("input.").removeprefix("output."))
-                if value is not None:
+                if (value := given.get(name.removeprefix("input.").removeprefix("output."))) is not None:
                     array = self.outputs[value.name]
                     sizes = ((dim_at(value, axis), size) for axis, size in enumerate(array.shape))
                     lacking = [(max(0, dim - size) if isinstance(dim, int) else 0, 0) for dim, size in sizes]
@@ -270,8 +269,7 @@ def _encoder_feed(known: InputProbe, inputs: Mapping[str, np.ndarray]) -> Arrays
     tokens = next((inputs[value.name] for value in model.roles.all("tokens") if value.name in inputs), None)
     like = next(iter(inputs.values()), np.ones((1, 1))) if tokens is None else tokens
     for value, role in model.roles.inputs.items():
-        declared = declared_type(value)
-        if declared is None:
+        if (declared := declared_type(value)) is None:
             continue
         kind = declared.numpy_dtype
         if value.name in inputs:
@@ -315,8 +313,7 @@ def _empty_past(model: Model, rows: int) -> Arrays:
 
 
 def _zero_input(model: Model, value: Value, size: Callable[[int], int]) -> np.ndarray:
-    declared = hinted_type(value)
-    if declared is None or declared.dims is None:
+    if (declared := hinted_type(value)) is None or declared.dims is None:
         raise ModelError(f"the shape of its input '{value.name}' is not declared", file=model.label)
     forced = {} if all(isinstance(dim, int) for dim in declared.dims) else forced_sizes(model, {})
     axes = enumerate(declared.dims)

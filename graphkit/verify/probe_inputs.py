@@ -190,8 +190,7 @@ def _declared_length(encoder: Model) -> int | None:
 
 def nearest_length(encoder: Model, length: int) -> int | None:
     """Return the length of a source at which an encoder runs that is nearest to this one, None for none."""
-    fixed = _declared_length(encoder)
-    if fixed is not None:
+    if (fixed := _declared_length(encoder)) is not None:
         return fixed
     roles = symbol_roles(encoder)
     names = frozenset(name for name, role in roles.items() if role in ("encoder", "sequence", "total"))

@@ -157,8 +157,7 @@ def _add_original(proto: onnx.ModelProto, original: onnx.ModelProto) -> None:
 
 def merged_branches(original: Model, rewritten: Model) -> Iterator[tuple[dict[str, bool], Model, Model]]:
     """Yield the branches of merged decoders as models, with the flag of each; other models as they are."""
-    condition = original.roles.first("condition")
-    if condition is None:
+    if (condition := original.roles.first("condition")) is None:
         yield {}, original, rewritten
         return
     for flag in (False, True):

@@ -464,12 +464,10 @@ class RewriteVerifier:
             return result, runs
         progress = portion_of(self.progress, 0.7, 0.8)
         again = Counted(self.two.original(), "proving: the original again", 2 * len(runs), progress)
-        unsteady = unsteady_runs(again, self.two.feeder, runs)
-        if not unsteady:
+        if not (unsteady := unsteady_runs(again, self.two.feeder, runs)):
             return result, runs
         proof = proof.plus(skipped=[SkippedRun(run.dims, run.flags, UNSTEADY) for run in unsteady])
-        steady = [run for run in runs if run not in unsteady]
-        if not steady:
+        if not (steady := [run for run in runs if run not in unsteady]):
             return replace(proof, failures=("the original gives other outputs each time",)), steady
         proof = proof.plus(notes=[f"{len(unsteady)} runs of the original do not count."])
         return self._run_rewritten(proof, steady, self.two), steady
@@ -554,8 +552,7 @@ def _draws_random_numbers(node: Node) -> bool:
     """Whether a random operator draws: a Dropout does where an input says that this is training, or is no constant."""
     if "Dropout" not in node.op_type:
         return True
-    flag = node.input(4 if "Bias" in node.op_type else 2)
-    if flag is None:
+    if (flag := node.input(4 if "Bias" in node.op_type else 2)) is None:
         return False
     array = inline_array(flag.constant)
     return array is None or bool(array.any())

@@ -85,8 +85,7 @@ def propose_assignments(
     for choices in _wish_sizes(legal, successes, lengths, is_first, rows):
         known = len(successes)
         for wish in choices:
-            assignment = _nearest_legal(legal, wish, tried)
-            if assignment is None:
+            if (assignment := _nearest_legal(legal, wish, tried)) is None:
                 continue
             if legal.cost(assignment) > max_cost:
                 dear.append(assignment)

@@ -95,8 +95,7 @@ def _prove_branch(
     tolerance, decoder = options.tolerance or 0.0, merged.roles.merged[0]
     branch = Branch.of(merged, decoder, is_cache=is_cache)
     blank = RewriteProof(merged.name, model.name, tolerance=tolerance, fixed={})
-    failures = interface_failures(branch, model)
-    if failures:
+    if failures := interface_failures(branch, model):
         return replace(blank, failures=failures), None
     flag = np.full(decoder.condition.shape, branch.flag)
     rewrite = RewriteProofOptions(

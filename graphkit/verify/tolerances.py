@@ -171,8 +171,7 @@ def computes_in_half(model: Model) -> bool:
     """Whether a model rounds to float16 on its way; weights that are stored in it and read as float32 round nothing."""
     shapes = infer(model)
     for node in all_nodes(model.scopes):
-        source = node.input(0)
-        if source is None or source.constant is not None or node.operator in MOVING:
+        if (source := node.input(0)) is None or source.constant is not None or node.operator in MOVING:
             continue
         if any(shapes[value].dtype == TensorProto.FLOAT16 for value in node.outputs if value is not None):
             return True

@@ -65,8 +65,7 @@ class Layout(Struct, frozen=True):
 
     def part(self, axis: int, start: int, count: int) -> Layout | None:
         """Return that of some neighbours on an axis of columns."""
-        group = self.dims[axis]
-        if not group or group[0].kind != "column":
+        if not (group := self.dims[axis]) or group[0].kind != "column":
             return None
         inner = math.prod(int(atom.size) for atom in group[1:])
         if start % inner or count % inner or count < 1:
@@ -197,8 +196,7 @@ def projection_of(editor: Editor, value: Value | None, role: str, *, is_turned: 
     """Return the queries, keys or values that a value is, or raise a MatchFailure; rows may come before the batch."""
     path: list[tuple[Node, Value, Value]] = []
     while value is not None and value.producer is not None and value.producer.is_op(*REARRANGING, *SCALING, *TAKING):
-        source = moved_operand(value.producer)
-        if source is None:
+        if (source := moved_operand(value.producer)) is None:
             raise MatchFailure(f"its {role} are constant")
         path.append((value.producer, source, value))
         value = source
@@ -210,8 +208,7 @@ def projection_of(editor: Editor, value: Value | None, role: str, *, is_turned: 
     columns = join_atoms([Atom("column", const(linear.result.count))])
     layout = Layout((rows, batch, columns) if is_turned else (batch, rows, columns))
     for mover, source, out in reversed(path):
-        moved = layout_after(editor, mover, source, out, layout)
-        if moved is None:
+        if (moved := layout_after(editor, mover, source, out, layout)) is None:
             raise MatchFailure(f"'{mover.label}' does something else to its {role} than to tell heads apart")
         layout = moved
     nodes = (linear.node, *([add] if add is not None else []), *(mover for mover, _, _ in path))
@@ -343,8 +340,7 @@ class SelfAttention:
         with np.errstate(over="ignore", under="ignore"):
             if not np.float32(self.scale) or not np.isfinite(np.float32(self.scale)):
                 raise MatchFailure("its scale is 0 or not finite")
-        result = self._find_result()
-        if result is None:
+        if (result := self._find_result()) is None:
             raise MatchFailure("what it gives is not put side by side by heads")
         self.result = result
         before = (node for projection in projections for node in projection.nodes)
@@ -392,8 +388,7 @@ class SelfAttention:
                 return Joined(out, tuple(path), layout.dims != plain, None)
             atoms = ([atom for group in dims for atom in group] for dims in (layout.dims, plain, turned))
             flat, flat_plain, flat_turned = map(join_atoms, atoms)
-            dims = self.editor.shapes[out].dims
-            if dims is not None and flat in (flat_plain, flat_turned):
+            if (dims := self.editor.shapes[out].dims) is not None and flat in (flat_plain, flat_turned):
                 is_turned = flat != flat_plain
                 sizes = ([atom.size for atom in group] for group in (self._batch, self._rows))
                 batch, rows = map(dims_product, sizes)
@@ -405,8 +400,7 @@ class SelfAttention:
             moved_out = node.outputs[0] if node is not None and node.is_op(*REARRANGING) else None
             if node is None or moved_out is None:
                 break
-            moved = layout_after(self.editor, node, out, moved_out, layout)
-            if moved is None:
+            if (moved := layout_after(self.editor, node, out, moved_out, layout)) is None:
                 break
             path.append(node)
             out, layout = moved_out, moved

@@ -75,8 +75,7 @@ class Scores:
     def _compute_reach(self, value: Value) -> Reach:
         if self.editor.is_output(value):
             raise MatchFailure("what it gives is an output of the graph")
-        ways = [self._reach_through(node, index, value) for node, index in score_readers(value)]
-        if not ways:
+        if not (ways := [self._reach_through(node, index, value) for node, index in score_readers(value)]):
             raise MatchFailure("what it gives reaches no Softmax")
         if any(way.axis != ways[0].axis for way in ways):
             raise MatchFailure("what it gives reaches Softmaxes over different axes")
@@ -156,8 +155,7 @@ def is_product(value: Value) -> bool:
     """Whether a value is a product of matrices, scaled, shifted, chosen or moved."""
 
     def scaled_inputs(value: Value) -> Sequence[Value | None]:
-        node = value.producer
-        if node is not None and node.is_op(*ELEMENTWISE):
+        if (node := value.producer) is not None and node.is_op(*ELEMENTWISE):
             return node.inputs[node.is_op("Where") :]
         return node.inputs[:1] if node is not None and node.is_op(*REARRANGING, *PICKING) else ()
 
@@ -313,8 +311,7 @@ class _Masks:
             raise MatchFailure(NO_BFLOAT16)
         if self.editor.bounds.of(fill).high > NEGLIGIBLE:
             raise MatchFailure(f"its fill is more than {NEGLIGIBLE:,.0f}: it may be data")
-        known = self.editor.dependences.get(cond)
-        if known is not None and known.data:
+        if (known := self.editor.dependences.get(cond)) is not None and known.data:
             raise MatchFailure("its condition depends on data: it is no mask")
         before = self.editor.bounds.of(scores)
         if before.may_be_nan or before.high == math.inf:
@@ -350,8 +347,7 @@ class _Masks:
             return self.masks[key], []
         kind = helper.tensor_dtype_to_np_dtype(dtype)
         low, zero = np.array(floor, kind), np.array(0, kind)
-        array = self.editor.read_constant(cond, MAX_CONSTANT, kind.itemsize)
-        if array is not None:
+        if (array := self.editor.read_constant(cond, MAX_CONSTANT, kind.itemsize)) is not None:
             filled = np.where(array == fills_true, low, zero).astype(kind)
             self.masks[key] = self.editor.constant(filled, f"{cond.name}_mask")
             return self.masks[key], []
@@ -444,8 +440,7 @@ class _Masks:
             return self.editor.shapes[value].dtype in INTEGERS
 
         def sources(value: Value) -> Sequence[Value | None]:
-            node = value.producer
-            if node is None or value.is_constant or is_integer(value):
+            if (node := value.producer) is None or value.is_constant or is_integer(value):
                 return ()
             return node.inputs if node.is_op("Sub", "Mul") else node.inputs[:1]
 
@@ -474,8 +469,7 @@ class _Masks:
         kind = helper.tensor_dtype_to_np_dtype(self.editor.shapes[mask].dtype)
 
         def raise_mask(value: Value | None, name: str) -> str | None:
-            array = self.editor.read_constant(value, MAX_CONSTANT, kind.itemsize)
-            if array is None:
+            if (array := self.editor.read_constant(value, MAX_CONSTANT, kind.itemsize)) is None:
                 return None
             name = name or ("mask_floor" if array.size == 1 and array.min() < floor else "mask_zero")
             return self.editor.constant(np.maximum(array, kind.type(floor)), name)

@@ -193,15 +193,13 @@ class DropZeroAdds(Rewrite):
         exposed = _find_exposed_values(editor, graph, {*graph.outputs}) if adds and self.signs else inner
         is_sorted = not any(scope.problems for scope in editor.scopes)
         for node, source in adds:
-            out = node.outputs[0]
-            if out is None or editor.is_output(out):
+            if (out := node.outputs[0]) is None or editor.is_output(out):
                 continue
             zeros = node.operand(node.inputs.index(source) ^ 1)
             keeps_signs = _has_signs(editor, zeros, negative=node.is_op("Add"))  # all signs of zeros
             if (out in exposed or not is_sorted) and not keeps_signs:
                 editor.decline(node, SIGNS if out not in inner and is_sorted else DEPENDS)
-                continue
-            if editor.replace_all_uses(out, source):
+            elif editor.replace_all_uses(out, source):
                 editor.take(node)
                 editor.note("addition(s) of zeros removed")
 
@@ -230,10 +228,9 @@ def _exposes_sign(editor: Editor, node: Node, index: int, is_open: bool) -> bool
         return bool(index) or is_open  # a float of 8 bits has a sign of zeros, too
     if node.op_type in BLIND_HERE:
         return False
-    if node.is_op("Pow") and index == 0:
-        power = editor.uniform(node.operand(1))
-        if power is not None and power > 0 and power % 2 == 0:
-            return False
+    power = editor.uniform(node.operand(1)) if node.is_op("Pow") and index == 0 else None
+    if power is not None and power > 0 and power % 2 == 0:
+        return False
     if node.is_op("Cast") and node.attr("to", int) in (None, onnx.TensorProto.STRING):
         return True
     return is_open or node.op_type not in FAITHFUL_HERE or (index > 0 and node.op_type in FAITHFUL_IN_FIRST)

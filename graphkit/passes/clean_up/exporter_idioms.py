@@ -153,8 +153,7 @@ def keep_outputs_float(model: Model) -> tuple[Model, int]:
     onnxruntime's default level (seen in 1.32), unless it has a second reader, such as the Shape that a fold takes away.
     An Identity that gives the output is one.
     """
-    rounded = [value.name for value in model.graph.outputs if is_rounded_behind(value)]
-    if not rounded:
+    if not (rounded := [value.name for value in model.graph.outputs if is_rounded_behind(value)]):
         return model, 0
     proto = copy_proto(model)
     taken = names_in(model.scopes)

@@ -270,8 +270,7 @@ class FoldShapes(Rewrite):
 
 
 def _use_elements(editor: Editor, node: Node, index: int, array: np.ndarray) -> None:
-    value = node.outputs[index]
-    if value is None or value in editor.aliases:
+    if (value := node.outputs[index]) is None or value in editor.aliases:
         return
     made = [reader.results for reader, _ in value.consumers]
     if editor.is_output(value) and len(node.outputs) == 1:

@@ -67,8 +67,7 @@ class DropUnusedInputs(Pass):
         if (declined := without_outputs(model)) is not None:
             return Outcome(model, declined=(declined,))
         live = live_names(model.proto.graph)
-        names = [value.name for value in model.graph.inputs if value.name not in live]
-        if not names:
+        if not (names := [value.name for value in model.graph.inputs if value.name not in live]):
             return Outcome(model)
         if any(model.graph.values[name].consumers for name in names):  # which no output depends on either
             model = remove_dead_code(model).model
@@ -102,8 +101,7 @@ class DropEmptyOutputs(Pass):
     drops_outputs: ClassVar[bool] = True
 
     def run(self, model: Model) -> Outcome:
-        empty = sorted(zero_length_outputs(model.graph))
-        if not empty:
+        if not (empty := sorted(zero_length_outputs(model.graph))):
             return Outcome(model)
         proto = copy_proto(model)
         names = [proto.graph.output[index].name for index in empty]

@@ -90,8 +90,7 @@ class _Inliner:
     def _assign_names(self, scope: Scope) -> None:
         """Name the values of the branches that are inlined into a scope, and of those inlined into these."""
         for node in scope.nodes:
-            body = self.decisions.get(node)
-            if body is None:
+            if (body := self.decisions.get(node)) is None:
                 for inner in node.bodies.values():
                     self._assign_names(inner)
                 continue
@@ -119,8 +118,7 @@ class _Inliner:
         renamed = {name: _unique_name(name, taken) for name in clashing}
         taken |= labels
         for node in scope.nodes:
-            body = self.decisions.get(node)
-            if body is None:
+            if (body := self.decisions.get(node)) is None:
                 nodes.append(self._rewire_node(node))
                 if node.proto.name in renamed:
                     nodes[-1].name = renamed[node.proto.name]
@@ -163,8 +161,7 @@ class _Inliner:
                     nodes.append(onnx.helper.make_node("Constant", [], [named.name], **{attribute: tensor}))
         outputs = {info.name for info in target.output} if isinstance(target, onnx.GraphProto) else set(target.output)
         for info in [*graph.value_info, *graph.output]:
-            value = body.values.get(info.name)
-            if value is not None and self.name(value) not in outputs:
+            if (value := body.values.get(info.name)) is not None and self.name(value) not in outputs:
                 info.name = self.name(value)
                 target.value_info.append(info)
         if isinstance(target, onnx.GraphProto):
@@ -233,8 +230,7 @@ class InlineConstantIf(Pass):
 
 
 def _known_condition(model: Model, node: Node, shapes: Callable[[], Shapes]) -> bool | None:
-    value = node.input(0)
-    if value is None or (value.kind == "input" and value.tensor is None):
+    if (value := node.input(0)) is None or (value.kind == "input" and value.tensor is None):
         return None
     if value.constant is not None:
         elements = model.array(value.constant).ravel()
@@ -313,8 +309,7 @@ class SpecializeInput(Pass):
 
 
 def _check_type(value: Value, number: bool | int, label: str) -> TensorType:
-    declared = declared_type(value)
-    if declared is None or declared.dtype not in INTEGERS:
+    if (declared := declared_type(value)) is None or declared.dtype not in INTEGERS:
         kind = dtype_name(declared.dtype) if declared is not None else "not a tensor"
         raise UsageError(f"{label}: input '{value.name}' is {kind} - only a boolean or an integer can be bound")
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(declared.dtype))

@@ -133,8 +133,7 @@ def _expected_nodes(
             name: str | None = f"{path}/{node.name or f'{node.op_type}#{index}'}"
         else:
             name = node.name or None if path is not None else None
-        function = functions.get(key_of(node))
-        if function is None:
+        if (function := functions.get(key_of(node))) is None:
             yield node, calls, name if calls else None
         else:
             yield from _expected_nodes(function.node, functions, (*calls, node), name)

@@ -151,8 +151,7 @@ def _choose_decoder(model: Model, condition: str | None) -> MergedDecoder:
 
 
 def _why_not(model: Model) -> str:
-    ifs = [node for node in all_nodes(model.scopes[:1]) if node.is_op("If")]
-    if not ifs:
+    if not (ifs := [node for node in all_nodes(model.scopes[:1]) if node.is_op("If")]):
         return "there is no If in it"
     if not model.roles.pasts:
         return "none of its inputs is a past of a KV cache"
@@ -161,11 +160,9 @@ def _why_not(model: Model) -> str:
 
 
 def _missing_in_branch(node: Node, model: Model) -> str:
-    condition = trace_condition(node)
-    if condition is None:
+    if (condition := trace_condition(node)) is None:
         return "has a condition that is computed, not an input"
-    declared = declared_type(condition.input)
-    if declared is None or declared.dtype != TensorProto.BOOL:
+    if (declared := declared_type(condition.input)) is None or declared.dtype != TensorProto.BOOL:
         kind = dtype_name(declared.dtype) if declared is not None else "of unknown type"
         return f"is on '{condition.input.name}', which is {kind}, not bool"
     if fault := branch_fault(node):

@@ -314,16 +314,13 @@ class _Chain(Struct):
         value, channels = self.linear.node.outputs[0], self.linear.result
         moves: list[Node] = []
         while value is not None:
-            reader = self._only_reader(value)
-            if reader is None or not self.editor.is_free(reader):
+            if (reader := self._only_reader(value)) is None or not self.editor.is_free(reader):
                 return
-            behind = move_channels(reader, value, channels, self.editor.shapes)
-            if behind is not None:
+            if (behind := move_channels(reader, value, channels, self.editor.shapes)) is not None:
                 moves.append(reader)
                 channels = behind
             else:
-                affine = self._read_affine(reader, value, channels)
-                if affine is None:
+                if (affine := self._read_affine(reader, value, channels)) is None:
                     return
                 self.after = self.after.followed_by(affine)
                 self.behind += [*moves, reader]
@@ -342,8 +339,7 @@ class _Chain(Struct):
             source = next((operand for operand in node.operands if operand.constant is None), None)
             if source is None or self._only_reader(value) is not reader:
                 return
-            affine = self._read_affine(node, source, self.linear.source)
-            if affine is None:
+            if (affine := self._read_affine(node, source, self.linear.source)) is None:
                 return
             before, after = self.editor.shapes[source].dims, self.editor.shapes[value].dims
             if before is None or before != after:

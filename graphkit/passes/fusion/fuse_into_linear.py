@@ -66,8 +66,7 @@ class FusePads(NodeRewrite):
 
 
 def _joined_pads(editor: Editor, pad: Node, conv: Node) -> list[int]:
-    rank = editor.shapes[conv.inputs[0]].rank
-    if rank is None or rank < 3:
+    if (rank := editor.shapes[conv.inputs[0]].rank) is None or rank < 3:
         raise MatchFailure("the rank of its data is not known")
     around = _pads_around(editor, pad, rank)
     if min(around) < 0:

@@ -108,8 +108,7 @@ def cut_values(model: Model, names: Iterable[str]) -> tuple[Value, ...]:
             _check_variable(thing, model.label)
             cuts[thing] = None
             continue
-        read = [value for value in thing.operands if not _is_constant(value)]
-        if not read:
+        if not (read := [value for value in thing.operands if not _is_constant(value)]):
             raise UsageError(f"{model.label}: node '{name}' reads nothing but constants - begin at another one")
         cuts.update(dict.fromkeys(read))
     return tuple(cuts)

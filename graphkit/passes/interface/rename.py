@@ -254,8 +254,7 @@ def _with_places(model: Model, symbols: Iterable[str]) -> Model:
     wanted = [name for name in symbols if name not in read.groups]
     for name in wanted:
         groups = [group for parts in read.groups.values() for group in parts if read.at(group[0]).name == name]
-        place = read.place_of(name)
-        if place is not None and (size := read.at(place).constant) is not None:
+        if (place := read.place_of(name)) is not None and (size := read.at(place).constant) is not None:
             raise UsageError(f"{model.label}: '{name}' is the number {size}, and has no name - leave it out")
         for input_name, axis in groups[0] if groups else [place] if place is not None else ():
             declare_dim(infos[input_name].type.tensor_type.shape.dim[axis], symbol(name))

@@ -96,8 +96,7 @@ def _check_moved(past: Value, present: Value, axis: int, shapes: Shapes) -> None
         return (out for node, index in value.consumers if is_move(node, index, value) for out in node.outputs)
 
     def before(value: Value) -> Sequence[Value | None]:
-        node = value.producer
-        if node is None or node in joined:
+        if (node := value.producer) is None or node in joined:
             return ()
         return joined_parts(node) or (node.inputs[:1] if node.operator in MOVES else ())
 
@@ -480,8 +479,7 @@ class SplitCrossKv(Pass):
             )
         part = with_outputs(model, outputs)
         encoder = {value.name for value in model.roles.all("encoder state", "encoder mask")}
-        others = [value.name for value in part.graph.inputs if value.name not in encoder]
-        if others:
+        if others := [value.name for value in part.graph.inputs if value.name not in encoder]:
             raise UsageError(f"the cross-attention cache of {model.name} depends on '{others[0]}'")
         change = count_things(len(outputs), "output(s) kept, which depend on the encoder alone")
         return Matched(part, (change,), matches=tuple(entries))

@@ -63,8 +63,7 @@ def result_of(editor: Editor, product: Node, data: Sequence[Data]) -> Result:
     open_scales, constants = [each.scale for each in data], list[TensorProto]()
     while open_scales:
         out = node.result()
-        node = editor.only_reader(out)
-        if node is None or not node.is_op("Mul"):
+        if (node := editor.only_reader(out)) is None or not node.is_op("Mul"):
             raise MatchFailure("it is not multiplied with the scale of its data")
         factors = _find_factors(next((value for value in node.operands if value is not out), None), open_scales)
         scales = [each for each in factors or () if isinstance(each, Value)]
@@ -235,8 +234,7 @@ class Dequantize(Rewrite):
 def _integer_product(editor: Editor, weights: FloatWeights, node: Node) -> None:
     """Put a product of floats in the place of a sum of integers, its Cast and its scales."""
     data = [data_of(node.input(index), node.input(index + 2)) for index in (0, 1)]
-    known = [each for each in data if each is not None]
-    if not known:
+    if not (known := [each for each in data if each is not None]):
         raise MatchFailure(NO_DATA)
     result = result_of(editor, node, known)
     if any(editor.shapes[each.floats].dtype != result.dtype for each in known):
@@ -254,8 +252,7 @@ def _integer_product(editor: Editor, weights: FloatWeights, node: Node) -> None:
 def _float_weight(editor: Editor, weights: FloatWeights, node: Node, index: int, result: Result) -> str:
     """Return the float weight of a product: its channels are the columns of a second factor, or those of a Conv."""
     value, out = node.input(index), node.outputs[0]
-    rank = editor.shapes[value].rank
-    if rank is None or rank < 2:
+    if (rank := editor.shapes[value].rank) is None or rank < 2:
         raise MatchFailure("its weight is no matrix")
     is_conv = node.is_op("ConvInteger")
     most = rank if is_conv else (editor.shapes[out].rank) or 1
@@ -271,8 +268,7 @@ def _fused_product(editor: Editor, weights: FloatWeights, node: Node) -> None:
     is_dynamic = node.op_type == "DynamicQuantizeMatMul"  # (A, B, b_scale, b_zero_point, bias)
     floats, places = node.input(0), (2, 3, 4)
     if not is_dynamic:  # MatMulIntegerToFloat(A, B, a_scale, b_scale, a_zero_point, b_zero_point, bias)
-        data = data_of(floats, node.input(4))
-        if data is None or data.scale is not node.input(2):
+        if (data := data_of(floats, node.input(4))) is None or data.scale is not node.input(2):
             raise MatchFailure(NO_DATA)
         floats, places = data.floats, (3, 5, 6)
     scale, zero, bias = map(node.input, places)
@@ -305,8 +301,7 @@ def _replace_dequantized(editor: Editor, weights: FloatWeights, node: Node) -> N
     value, scale, out = node.operand(0), node.operand(1), node.result()
     if node.attr("block_size", 0):
         raise MatchFailure("each block of its weight has a scale")
-    data = data_of(value, node.input(2))
-    if data is not None:
+    if (data := data_of(value, node.input(2))) is not None:
         if data.scale is not scale or editor.shapes[data.floats].dtype != editor.shapes[out].dtype:
             raise MatchFailure("it has another scale or dtype than the QuantizeLinear before it")
         if editor.bypass(node, data.floats):
@@ -421,8 +416,7 @@ def _cast_before(editor: Editor, node: Node) -> None:
         name = editor.unique_name(f"{out.name}_cast")
         made.append(NewNode("Cast", [node.inputs[index]], [name], {"to": to}))
         inputs[index] = name
-    first = casts[0].outputs[0]
-    if first is None or any(cast.outputs[0] is None for cast in casts):
+    if (first := casts[0].outputs[0]) is None or any(cast.outputs[0] is None for cast in casts):
         return
     editor.replace(casts[0], *made, NewNode(node.op_type, inputs, [first.name], attributes_of(node), like=node))
     for cast in casts[1:]:

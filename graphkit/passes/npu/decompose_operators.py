@@ -469,8 +469,7 @@ def _read_product(editor: Editor, node: Node) -> tuple[str, str, str, dict[str, 
     dims = [editor.shapes[value].dims for value in values]
     if dims[0] is None or dims[1] is None or editor.shapes[values[0]].dtype not in FLOATS:
         raise MatchFailure("its dims are not known, or it is not of floats")
-    named = _name_axes(equation.replace(" ", ""), (len(dims[0]), len(dims[1])))
-    if named is None:
+    if (named := _name_axes(equation.replace(" ", ""), (len(dims[0]), len(dims[1])))) is None:
         raise MatchFailure(f"its equation is not understood: {equation}")
     left, right, result = named
     in_one = set(result) - (set(left) & set(right))
@@ -583,8 +582,7 @@ def _make_nodes(
     editor: Editor, concat: Node, sources: list[Value | None], product: Node, rotated: Value
 ) -> list[NewNode]:
     joined, out = concat.result(), product.result()
-    table = next((value for value in product.operands if value is not rotated), None)
-    if table is None:
+    if (table := next((value for value in product.operands if value is not rotated), None)) is None:
         raise MatchFailure("what it rotates is not multiplied by a table")
     signs = _sign_table(editor, concat, joined, sources, rotated)
     before, after = editor.shapes[table].sizes(), editor.shapes[rotated].sizes()

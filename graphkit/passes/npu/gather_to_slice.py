@@ -46,8 +46,7 @@ def gather_pattern_of(editor: Editor, node: Node) -> GatherPattern:
         raise MatchFailure("its data has no such axis")
     taken, positions = RULES[node.op_type](node, dims, indices, axis), dict[int, tuple[int, ...]]()
     for axis in sorted(taken):
-        size = dims[axis].constant
-        if size is None:
+        if (size := dims[axis].constant) is None:
             raise MatchFailure(f"its data has no fixed dim along axis {axis}")
         if not ((-size <= taken[axis]) & (taken[axis] < size)).all():
             raise MatchFailure("an index is outside of its data")
@@ -56,8 +55,7 @@ def gather_pattern_of(editor: Editor, node: Node) -> GatherPattern:
 
 
 def _read_indices(editor: Editor, value: Value) -> Integers:
-    indices = element_numbers(editor.shapes[value])
-    if indices is None:
+    if (indices := element_numbers(editor.shapes[value])) is None:
         indices = editor.read_constant(value, MAX_INDICES, 1)
     if indices is None:
         raise MatchFailure("its indices are computed")

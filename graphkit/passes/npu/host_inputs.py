@@ -63,8 +63,7 @@ class DequantizeAfterGather(NodeRewrite):
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         out = node.result()
-        match = LOOKUP.match(editor, out)
-        if match is None or not match[TABLE].is_constant:
+        if (match := LOOKUP.match(editor, out)) is None or not match[TABLE].is_constant:
             return
         table, indices, (dequantize,) = match[TABLE], match[INDICES], nodes_of(match, ROWS)
         rank, of_scale, of_indices = (editor.shapes[value].rank for value in (table, match[SCALE], indices))
@@ -255,8 +254,7 @@ class ExtractHostValues(Pass):
     def run(self, model: Model) -> Matched[HostInput]:
         declined: list[Declined] = []
         host_inputs = _host_inputs(model, infer(model), self.kept, declined)
-        replaced = {host_input.source.value: host_input.declared for host_input in host_inputs}
-        if not replaced:
+        if not (replaced := {host_input.source.value: host_input.declared for host_input in host_inputs}):
             return Matched(model, declined=tuple(declined))
         changes = tuple(f"'{value.name}' is an input, '{declared.name}'" for value, declared in replaced.items())
         return Matched(drop_dead_inputs(with_inputs(model, replaced)), changes, tuple(declined), host_inputs)
@@ -398,8 +396,7 @@ def is_unmasked_product(
         return next((each for each in value.sources if each is not None and each in known and known[each].data), None)
 
     for value in follow_chain(scores, data):
-        node = value.producer
-        if node is None:
+        if (node := value.producer) is None:
             return False
         if node.is_op("MatMul"):
             return True

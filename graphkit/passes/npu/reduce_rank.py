@@ -365,8 +365,7 @@ def _copy_node(node: Node, inputs: list[NodeInput], outputs: list[str], attribut
 def _make_reshape(
     editor: Editor, source: NodeInput, before: Sequence[int], name: str, after: Sequence[int], like: Node | None = None
 ) -> NewNode:
-    spec = reshape_spec([const(dim) for dim in before], tuple(const(dim) for dim in after))
-    if spec is None:
+    if (spec := reshape_spec([const(dim) for dim in before], tuple(const(dim) for dim in after))) is None:
         raise MatchFailure(f"no constant makes {tuple(before)} to {tuple(after)}")
     return editor.make_reshape(source, spec, name, like=like)
 

@@ -46,8 +46,7 @@ class Step(NamedTuple):
 @lru_cache(maxsize=4096)
 def conversion_steps(op_type: str, old: int, new: int) -> tuple[Step, ...] | None:
     """Return the steps of an operator of the default domain between two versions, None if onnx does not know it."""
-    before = operator_schema(op_type, old)
-    if before is None:
+    if (before := operator_schema(op_type, old)) is None:
         return () if op_type in ALWAYS else None
     changes = []
     for version in range(old + 1, new + 1):
@@ -61,8 +60,7 @@ def _schema_obstacle(before: OpSchema, after: OpSchema) -> str:
     if after.deprecated:
         return "is no operator any more"
     for name, attribute in before.attributes.items():
-        now = after.attributes.get(name)
-        if now is None:
+        if (now := after.attributes.get(name)) is None:
             return f"has no attribute '{name}' any more"
         if now.type != attribute.type or now.required > attribute.required:
             return f"has another attribute '{name}'"
@@ -169,8 +167,7 @@ class ConvertOpset(Pass):
 
 def _spell_newer(draft: Draft, version: int) -> None:
     while True:
-        steps = conversion_steps(draft.op_type, version, draft.version)
-        if steps is None:
+        if (steps := conversion_steps(draft.op_type, version, draft.version)) is None:
             raise MatchFailure(UNKNOWN.format(draft.op_type))
         if not steps:
             return
@@ -183,8 +180,7 @@ def _spell_newer(draft: Draft, version: int) -> None:
 
 def _spell_older(draft: Draft, version: int) -> None:
     while True:
-        after = operator_schema(draft.op_type, version)
-        if after is None:
+        if (after := operator_schema(draft.op_type, version)) is None:
             if draft.op_type in ALWAYS:
                 return
             raise MatchFailure(UNKNOWN.format(draft.op_type))

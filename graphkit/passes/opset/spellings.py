@@ -75,8 +75,7 @@ class Draft:
 
     def input_rank(self) -> int:
         """Return the rank of its first input."""
-        rank = self.editor.shapes[self.node.operand(0)].rank
-        if rank is None:
+        if (rank := self.editor.shapes[self.node.operand(0)].rank) is None:
             raise MatchFailure("the rank of its input is not known")
         return rank
 
@@ -360,8 +359,7 @@ def _drop_input(index: int, number: int, reason: str) -> Adapter:
     """An input was not there, and has to be this number throughout."""
 
     def adapt(draft: Draft) -> None:
-        array = _constant_elements(draft, index)
-        if array is not None and (array != number).any():
+        if (array := _constant_elements(draft, index)) is not None and (array != number).any():
             raise MatchFailure(reason)
         if array is not None:
             draft.inputs[index] = None
@@ -385,8 +383,7 @@ def _empty_inputs(draft: Draft) -> None:
 
 def _adapt_constant(draft: Draft) -> None:
     """A Constant had a tensor."""
-    tensor = constant_tensor(draft.node.attributes)
-    if tensor is None:
+    if (tensor := constant_tensor(draft.node.attributes)) is None:
         raise MatchFailure("its value is not known")
     if "value" not in draft.node.attributes and "sparse_value" not in draft.node.attributes:
         draft.attributes = {"value": tensor}

@@ -69,8 +69,7 @@ def declare_outputs(model: Model, proto: onnx.ModelProto, shapes: Shapes) -> lis
     groups = [group for parts in read.groups.values() for group in parts] if claimed is not read else []
     claims = {str(read.at(group[0]).name): claimed.at(group[0]) for group in groups}
     for output, value in zip(proto.graph.output, model.graph.outputs, strict=True):
-        dims = shapes[value].dims
-        if dims is not None and output.type.HasField("tensor_type"):
+        if (dims := shapes[value].dims) is not None and output.type.HasField("tensor_type"):
             before = output.SerializeToString(deterministic=True)
             _declare_tensor(output.type.tensor_type, dims, read, claims)
             changed += [output.name] if output.SerializeToString(deterministic=True) != before else []
@@ -168,8 +167,7 @@ class _Declarer:
     ) -> bool:
         if not inferred.dtype or inferred.dims is None or (shape := self._shape_proto(inferred.dims)) is None:
             return False
-        info = infos.get(name)
-        if info is None or not info.HasField("type"):
+        if (info := infos.get(name)) is None or not info.HasField("type"):
             tensor = (graph.value_info.add(name=name) if info is None else info).type.tensor_type
             tensor.elem_type = inferred.dtype
             tensor.shape.CopyFrom(shape)
@@ -204,8 +202,7 @@ def hide_frozen_dims(model: Model, bodies: Collection[Scope], shapes: Shapes) ->
 
 
 def _shield_body(editor: Editor, body: Scope, shapes: Shapes) -> None:
-    owner = body.owner
-    if owner is None or not owner.is_op("If", "Loop"):
+    if (owner := body.owner) is None or not owner.is_op("If", "Loop"):
         return
     source = owner.input(0)  # a number that is known at run time only: an If's condition, or the counter of a Loop
     if owner.is_op("Loop"):

@@ -177,8 +177,7 @@ class FlatRegions:
         source = second.input(0)
         if source is None or region.sources.get(source, ()) is not None or not second.is_op("Transpose"):
             return False
-        first = self.makers[source].operand(0).producer
-        if first is None or not first.is_op("Transpose"):
+        if (first := self.makers[source].operand(0).producer) is None or not first.is_op("Transpose"):
             return False
         lifted = self.lifts[second].attributes(second, len(region.lead) - 1)
         return spoils_product(first.attr("perm", tuple), lifted.get("perm"))

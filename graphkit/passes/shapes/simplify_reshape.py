@@ -36,8 +36,7 @@ def open_spec(before: Sequence[Expr], after: Dims) -> tuple[Expr | int, ...]:
     """Return the plainest shape with which a Reshape gives these dims: numbers, 0 to copy, -1, else expressions."""
     spec: list[Expr | int] = []
     for position, dim in enumerate(after):
-        size = dim.constant
-        if size is not None and 0 < size <= MAX_SIZE:
+        if (size := dim.constant) is not None and 0 < size <= MAX_SIZE:
             spec.append(size)
         else:
             spec.append(0 if position < len(before) and before[position] == dim else dim)
@@ -144,8 +143,7 @@ class MergeChains(NodeRewrite):
             self._merge_transposes(editor, node)
             return
         out, chain = node.result(), _chain_starts(editor, node)
-        after = editor.shapes[out].dims
-        if after is None or node.scope.opset() < RESHAPE_SINCE:
+        if (after := editor.shapes[out].dims) is None or node.scope.opset() < RESHAPE_SINCE:
             return
         if (start := next((each for each in reversed(chain) if editor.shapes[each].dims == after), None)) is not None:
             if editor.bypass(node, start):
@@ -185,8 +183,7 @@ def _spell_chain(editor: Editor, node: Node, source: Value, made: Sequence[Value
     before, after = editor.shapes[source].dims, editor.shapes[out].dims
     if before is None or after is None:
         return None
-    spec = reshape_spec(before, after)
-    if spec is not None and _runs_where_chain_does(editor, spec, made):
+    if (spec := reshape_spec(before, after)) is not None and _runs_where_chain_does(editor, spec, made):
         return editor.make_reshape(source, spec, out.name, node)
     for op_type, few, many in (("Unsqueeze", before, after), ("Squeeze", after, before)):
         if axes := inserted_axes(few, many):
@@ -434,8 +431,7 @@ class MoveReshapeBeforeTranspose(NodeRewrite):
         is_merged = first is not None and first.operator in RESHAPING and editor.only_reader(source) is transpose
         if not is_merged and (following is None or not following.is_op("Transpose")):
             return
-        groups = _match_axes(before, after, perm)
-        if groups is None or transpose.scope is not node.scope:
+        if (groups := _match_axes(before, after, perm)) is None or transpose.scope is not node.scope:
             return
         start = first.operand(0) if first is not None and is_merged and first.scope is node.scope else source
         moved = [axis for _, made in sorted(groups) for axis in made]
@@ -466,8 +462,7 @@ def _match_axes(before: Dims, after: Dims, perm: Sequence[int]) -> list[Group] |
     sizes = dict(zip(perm, before, strict=True))  # by axis before the Transpose
     left, right = 0, 0
     while left < len(before) or right < len(after):
-        counts = _next_group(before[left:], after[right:])
-        if counts is None:
+        if (counts := _next_group(before[left:], after[right:])) is None:
             return None
         taken, made = perm[left : left + counts[0]], [*range(right, right + counts[1])]
         left, right = left + counts[0], right + counts[1]

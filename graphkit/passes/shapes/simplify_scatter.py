@@ -95,8 +95,7 @@ def find_box(shapes: Shapes, ranges: ValueRangeAnalysis, node: Node) -> Box:
 
 
 def _known_dims(shapes: Shapes, value: Value) -> Dims:
-    dims = shapes[value].dims
-    if dims is None:
+    if (dims := shapes[value].dims) is None:
         raise MatchFailure(f"the rank of '{value.name}' is not known: {shapes.reason(value)}")
     return dims
 

@@ -48,8 +48,7 @@ class CanonicalizeSlice(NodeRewrite):
     operators: ClassVar[tuple[str, ...]] = ("Slice",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
-        bounds = slice_bounds(editor, node)
-        if bounds is None:
+        if (bounds := slice_bounds(editor, node)) is None:
             return
         if all((start, end) == (0, INT64_MAX) for start, end in bounds):
             if editor.bypass(node, node.operand(0)):
@@ -103,8 +102,7 @@ def _find_joined_parts(
     low, high = (_count_from_start(at, dims[axis]) for at in bounds[0])
     start, whole = Expr.of(0), list[Value]()
     for part in concat.operands:
-        sizes = editor.shapes[part].dims
-        if sizes is None or len(sizes) != len(dims):
+        if (sizes := editor.shapes[part].dims) is None or len(sizes) != len(dims):
             return None
         end = start + sizes[axis]
         if whole or start == low:

@@ -78,8 +78,7 @@ class KeepLastLogits(Pass):
             return _decline_model(model, "no output is known to be logits, [batch, tokens, vocabulary]")
         if KEPT in names_in(model.scopes):
             return _decline_model(model, f"'{KEPT}' is a name in it already")
-        nodes = _find_head(editor, logits)
-        if not nodes:
+        if not (nodes := _find_head(editor, logits)):
             return _decline_model(model, "its logits are not known to be a product that treats each token alike")
         (product, index), *_ = nodes
         source = product.operand(index)  # nodes behind the product give fewer tokens, under other names

@@ -62,8 +62,7 @@ def _read_attention(
 ) -> tuple[tuple[Growth, Growth], tuple[Place, ...]] | None:
     """Return the caches of keys and values, and the masks, of a Softmax; None where they cannot be followed."""
     scores, out = softmax.operand(0), softmax.result()
-    dims = editor.shapes[scores].dims
-    if not dims or softmax.attr("axis", -1) not in (-1, len(dims) - 1):
+    if not (dims := editor.shapes[scores].dims) or softmax.attr("axis", -1) not in (-1, len(dims) - 1):
         return None
     by_joined = {each.concat_out: each for each in growths if each.concat_out is not None}
     trace = _Trace(editor, known, dims[-1], by_joined)
@@ -84,8 +83,7 @@ class _Trace:
         """Return the keys of the product that scores come from, None if unknown, and the masks that join on the way."""
         masks: list[Place] = []
         for source in follow_chain(value, self._data):
-            node = source.producer
-            if node is None or self._is_measured(source):
+            if (node := source.producer) is None or self._is_measured(source):
                 break
             if node.is_op("MatMul"):
                 return node.inputs[1], tuple(masks)
@@ -134,8 +132,7 @@ class _Trace:
 
     def _made_from(self, value: Value) -> Value | None:
         """Return the data that keys or values are moved or computed from, where their number has no part in that."""
-        node = value.producer
-        if node is not None and joined_parts(node):
+        if (node := value.producer) is not None and joined_parts(node):
             return node.input(0)
         return None if node is None or not node.is_op(*MAKING) or self._holds_keys(node) else self._data(value)
 

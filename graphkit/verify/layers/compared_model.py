@@ -323,8 +323,7 @@ def check_given(arrays: Feed, a: Model, b: Model | None) -> None:
         if not inputs:
             raise UsageError(f"--inputs: '{name}' is not an input of the models - leave it out")
         for value in inputs:
-            declared = declared_type(value)
-            if declared is None:
+            if (declared := declared_type(value)) is None:
                 continue
             if declared.dtype and declared.numpy_dtype not in (array.dtype, _wider_integers(array.dtype, value)):
                 want = dtype_name(declared.dtype)

@@ -151,8 +151,7 @@ def bisect_pairs(
         if len(part) > 1:
             size = max(1, len(part) // SMALLER)
             continue
-        bad = find_bad([pair for pair in find_sources(part[0]) if pair is not part[0]])
-        if bad is None:
+        if (bad := find_bad([pair for pair in find_sources(part[0]) if pair is not part[0]])) is None:
             break
         todo, start = find_sources(bad), 0
     return sorted(known.values(), key=lambda measured: side.place[measured.pair.a])
@@ -203,8 +202,7 @@ def _match_outputs(matching: Matching, a: Side, b: Side) -> None:
 
 
 def _value_named(side: Side, name: str) -> Value:
-    value = side.model.graph.values.get(name)
-    if value is None or value not in side.place:
+    if (value := side.model.graph.values.get(name)) is None or value not in side.place:
         hint = did_you_mean(name, (value.name for value in side.place), "`graphkit shapes` lists them")
         raise UsageError(f"--map: {side.model.label} computes no tensor '{name}' in its main graph - {hint}")
     return value
