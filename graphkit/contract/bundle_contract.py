@@ -177,10 +177,9 @@ class LegalSize:
     def allows(self, size: int) -> bool:
         """Whether a size is legal."""
         below = (size + self.less) // self.step * self.step
-        multiples = range(below, below - 2 * self.step, -self.step)
         return self.shortest <= size <= self.short or any(
             self.least <= multiple and (self.most is None or multiple <= self.most)
-            for multiple in multiples
+            for multiple in range(below, below - 2 * self.step, -self.step)
             if multiple - self.less <= size <= multiple + self.more
         )
 

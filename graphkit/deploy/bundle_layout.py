@@ -266,7 +266,6 @@ class _Part:
         tokens = next((name for name, kind in method.kinds.items() if kind == "tokens"), "")
         lengths = {*counted, *(states[name].length for name in method.writes.values())}
         is_counted = bool(tokens) and bool(method.writes) and method.length in lengths
-        changes = (LengthChange(method.length, tokens, 1),) if is_counted else ()
         return BundleMethod(
             name=method.name,
             file=method.file,
@@ -274,7 +273,7 @@ class _Part:
             inputs=tuple(self._input(value) for value in self.model.graph.inputs if value.tensor is None),
             outputs=tuple(self._output_port(value) for value in self.model.graph.outputs),
             access={name: self._access_text(name) for name in states},
-            changes=changes,
+            changes=(LengthChange(method.length, tokens, 1),) if is_counted else (),
         )
 
     def _access_text(self, state: str) -> Access:

@@ -357,14 +357,12 @@ def setting_of(model: Model, original: Model, sizes: LowerSizes, *, is_decoder: 
         raise missing_sizes(original, unknown)
     if not is_decoder:
         _check_sizes(original, numbers, frozenset(name for name in of_role if roles[name] in ("encoder", "sequence")))
-    capacity = sizes.slots if has_cache else 0
-    batch = frozenset(name for name in of_role if roles[name] == "batch" and name not in sizes.dims)
     return Setting(
         dims=numbers,
-        batch=batch,
+        batch=frozenset(name for name in of_role if roles[name] == "batch" and name not in sizes.dims),
         past=past,
         total=total,
-        capacity=capacity,
+        capacity=sizes.slots if has_cache else 0,
         source=sizes.source,
         is_padded=is_padded,
         floor=sizes.floor,

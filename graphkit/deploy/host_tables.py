@@ -431,9 +431,8 @@ def _of_batch(table: HostTable, setting: Setting) -> HostTable:
             "behind the other - lower with --batch 1"
         )
     (axis,) = axes
-    shape = (*single[:axis], single[axis] * count, *single[axis + 1 :])
     array = np.concatenate([table.array] * count, axis) if is_constant else table.array
-    return replace(table, shape=shape, array=array)
+    return replace(table, shape=(*single[:axis], single[axis] * count, *single[axis + 1 :]), array=array)
 
 
 def _is_source(dim: Expr, setting: Setting) -> bool:

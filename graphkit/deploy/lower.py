@@ -184,7 +184,6 @@ def lower_folder(
         progress(with_share(DRAFTED, "writing"))
         draft, proof = _write_proven(output, draft, options, portion_of(progress, DRAFTED, 1.0))
     notes = (*_told_parts(changes.pipeline), *draft.notes, *told, *changes.notes(output, options, progress))
-    caveats = filter(None, [draft.contract.generation.caveat()])
     return LowerReport(
         source=name_of(path),
         target=options.target,
@@ -193,7 +192,7 @@ def lower_folder(
         state_bytes=sum(state.bytes for state in draft.contract.states),
         proof=proof,
         judged=all_judgements([output / part.method.file for part in draft.parts], judgements, options, progress),
-        notes=(*notes, *caveats),
+        notes=(*notes, *filter(None, [draft.contract.generation.caveat()])),
         settings=tuple(_told_settings(draft.contract)),
         data=draft.data,
         costs=tuple(lowering_costs(draft.parts, draft.contract, output, options)),

@@ -256,9 +256,8 @@ class _Lowering:
         setting = with_sound(self.model, outcome.matches, self.setting)
         with suppress(UsageError):  # values differ between sounds that the rule takes to be alike
             if setting is not None:
-                tables = host_tables(self.model, outcome.matches, setting)
                 self.setting = setting
-                return outcome, tables
+                return outcome, host_tables(self.model, outcome.matches, setting)
         return self._host_values(kept | {mask.name})
 
     def _give_to_host(self, table: HostTable, looked_up: Set[str]) -> None:

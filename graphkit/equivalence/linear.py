@@ -136,8 +136,7 @@ def _changed_linear(tools: Tools, term: Term, change: Change) -> Term | None:
     products = array.times(vector if is_matrix else _spread_vector(vector, 0, array.elements.ndim))
     if not products.is_finite:
         return None
-    scaled = tools.reals.of_array(products, weight.dtype, WEIGHT)
-    return _make_linear(tools, term, data, scaled, numbers.times(vector))
+    return _make_linear(tools, term, data, tools.reals.of_array(products, weight.dtype, WEIGHT), numbers.times(vector))
 
 
 def _make_linear(tools: Tools, like: Term, data: Term, weight: Term, bias: RealArray) -> Term | None:

@@ -203,8 +203,7 @@ def _nodes_ahead(stage: Stage, model: Model) -> tuple[GraphProto, set[str]]:
     The nodes and weights have names of their own, and lie in files of the model.
     """
     values = [stage.before.graph.values[name] for name in stage.stands_for.values()]
-    producers = (value.producer for value in values if value.producer is not None)
-    needed = {*walk_breadth_first(producers, producing_nodes)}
+    needed = {*walk_breadth_first((value.producer for value in values if value.producer is not None), producing_nodes)}
     inner = (value for node in needed for body in node.bodies.values() for value in count_captured_values(body))
     read = {value.name for value in (*values, *inner, *(each for node in needed for each in node.operands))}
     computed = {name for node in needed for name in node.proto.output}

@@ -181,7 +181,6 @@ class _Maker:
         count = min(slots - length, LONG if length == 1 else STEPS)
         padded = is_padded and self.takes_padding(length)
         steps = tuple(self.inputs.array(self.later, (rows, 1)) for _ in range(count))
-        compares_all = tokens.size * self.logit_bytes <= COMPARED
         encoded, inputs = self._inputs(rows, length, source, is_padded)
         return Prompt(
             tokens=tokens,
@@ -191,7 +190,7 @@ class _Maker:
             has_mask=self.has_mask,
             source=source,
             is_padded=padded,
-            all_logits=compares_all,
+            all_logits=tokens.size * self.logit_bytes <= COMPARED,
             at_both_levels=self.runs_at_both_levels(length),
             row_axes={port.name: port.shape.index("batch") for port in self.ports if "batch" in port.shape},
             encoded=encoded,

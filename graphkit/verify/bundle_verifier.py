@@ -321,9 +321,8 @@ class BundleVerifier:
         methods = [m for m in self.contract.methods if m.when == "step" and set(m.access.values()) <= {"none"}]
         method = methods[self.originals.parts.index(model)]
         inputs = ExportInputs([model], np.random.default_rng(self.options.seed))
-        dims = {dim for port in method.inputs for dim in port.shape if isinstance(dim, str)}
         sizes = {name: min(size, PART) for name, size in self.contract.sizes.items()}
-        sizes |= sizes_that_run(model, dims)
+        sizes |= sizes_that_run(model, {dim for port in method.inputs for dim in port.shape if isinstance(dim, str)})
         session = IsolatedSession(model.path if model.path is not None else model, optimize=False)
         grid = next((port for port in method.inputs if port.shape[1:] == (3,) and port.dtype == "int64"), None)
         for side in (0, *SIDES) if grid is not None else (0,):  # patches in grids of one frame, and their number

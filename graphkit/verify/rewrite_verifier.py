@@ -301,8 +301,7 @@ class RewriteVerifier:
         runs = tuple(RunProof(run.dims, run.flags, run.seed, None, None, "") for run in record.runs)
         proof = replace(self._begun_proof(record, is_exact=True), runs=runs)
         same = [run for run in record.empty if join_words(run.empty) not in refused]
-        at_zero = [*same, *(record.refused if is_large else ())]
-        zeros = dict.fromkeys(chain.from_iterable(run.empty for run in at_zero))
+        zeros = dict.fromkeys(chain.from_iterable(run.empty for run in [*same, *(record.refused if is_large else ())]))
         if is_large and zeros:
             proof = proof.plus(caveats=[f"{join_words(list(zeros))} of 0, at which so large a model is not compared"])
         proof = with_zeros(proof, () if is_large else zeros, refused)

@@ -114,9 +114,8 @@ class BundleTolerance(Struct, frozen=True):
         """
         fused = max(tolerance, *map(level_tolerance, models))
         if is_wide:
-            rounds = any(map(rounds_activations, models))
             exact, tolerance = False, max(tolerance, FLOAT32_TOLERANCE)
-            fused = max(tolerance, QUANTIZED_TOLERANCE) if rounds else tolerance
+            fused = max(tolerance, QUANTIZED_TOLERANCE) if any(map(rounds_activations, models)) else tolerance
         elif any(map(has_float16, models)):
             exact, tolerance = False, max(tolerance, FLOAT16_TOLERANCE)
         if any(map(rounds_activations, models)):

@@ -193,9 +193,8 @@ class StaticKvCache(Pass):
             names = [_add_integers(proto.graph, name, [at]) for name, at in named]
             proto.graph.node.append(make_slice(growth.present.name, *names, out=growth.given).to_proto())
         freeze = FreezeDims(tuple((symbol, self.max_cache_len) for symbol in sorted(symbols)))
-        made = freeze.run(with_outputs(model.with_proto(proto), outputs)).model
         change = count_things(len(caches), f"cache(s) fixed at {self.max_cache_len:,} slots")
-        return Matched(made, (change,), matches=caches)
+        return Matched(freeze.run(with_outputs(model.with_proto(proto), outputs)).model, (change,), matches=caches)
 
 
 def _cache_length(growth: Growth, shapes: Shapes) -> Expr:
@@ -306,8 +305,7 @@ def _group_stacks(pairs: Renames, values: Sequence[Value], shapes: Shapes, label
         groups.setdefault(name, []).append(member)
     stacks = {}
     for name, members in groups.items():
-        kinds = {(shapes[ports[member]].sizes(), shapes[ports[member]].dtype) for member in members}
-        ((dims, dtype), *others) = kinds
+        ((dims, dtype), *others) = {(shapes[ports[member]].sizes(), shapes[ports[member]].dtype) for member in members}
         if others or dims is None or len(dims) != 4:
             raise UsageError(f"{label}: stack-caches: '{name}' has members that are not alike, or not of four numbers")
         stacks[name] = _Stack(tuple(members), dims, dtype)

@@ -376,10 +376,9 @@ class ArrayFile:
                 continue
             shape = self.claimed_array(name).shape
             if dims is not None and len(dims) == len(shape) >= LEAST_RANK:
-                moved = (shape[0], shape[-1], *shape[1:-1])
                 first, last = (
                     all(size == dim for size, dim in zip(each, dims, strict=True) if isinstance(dim, int))
-                    for each in (shape, moved)
+                    for each in (shape, (shape[0], shape[-1], *shape[1:-1]))
                 )
                 kinds[name] = first, last
         last_alone = {name for name, kind in kinds.items() if kind == (False, True)} | self.channels_last

@@ -225,9 +225,8 @@ def _values_differ(case: TensorCase, value_a: Value, value_b: Value) -> bool:
 def _node_difference(node_a: Node, node_b: Node) -> str:
     """Return how two nodes differ, "" where they do not; an attribute that is not set has its default."""
     if node_a.operator != node_b.operator:
-        is_alike = len(node_a.inputs) == len(node_b.inputs)
         text = f"'{node_b.label}' of B computes {node_b.operator}, and '{node_a.label}' of A {node_a.operator}."
-        return text if is_alike else ""
+        return text if len(node_a.inputs) == len(node_b.inputs) else ""
     texts = []
     for name in sorted(node_a.attributes.keys() | node_b.attributes.keys()):
         x, y = (node.attributes.get(name, default_of(node, name)) for node in (node_a, node_b))
