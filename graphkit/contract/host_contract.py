@@ -217,18 +217,14 @@ class AnyContract:
         noticed, and another indentation is none.
         """
         plain = dataclasses.asdict(self)  # type: ignore[call-overload]
-        digest = hashlib.sha256(_without_spaces(json.dumps(plain, indent=2))[:-1].encode()).hexdigest()
+        digest = hashlib.sha256(SPACE.sub(r"\1", json.dumps(plain, indent=2))[:-1].encode()).hexdigest()
         return json.dumps({**plain, "checksum": digest}, indent=2) + "\n"
 
 
 def is_unsealed(text: str) -> bool:
     """Whether JSON no longer has its checksum."""
-    match = SEAL.fullmatch(_without_spaces(text))
+    match = SEAL.fullmatch(SPACE.sub(r"\1", text))
     return match is None or hashlib.sha256(match[1].encode()).hexdigest() != match[2]
-
-
-def _without_spaces(text: str) -> str:
-    return SPACE.sub(r"\1", text)
 
 
 VERSION: Literal[3] = 3

@@ -315,16 +315,13 @@ class _Part:
         kind: FeedKind = "state" if name in method.reads else _KINDS.get(method.kinds.get(name, ""), "user")
         of = method.reads.get(name, method.length if kind == "length" else "")
         meaning = f"state '{of}'" if kind == "state" else MEANINGS[kind]
-        return BundlePort(name, self._port_dtype(value), self._port_shape(value), meaning, Feed(kind, of))
+        return BundlePort(name, dtype_name(self.shapes[value].dtype), self._port_shape(value), meaning, Feed(kind, of))
 
     def _output_port(self, value: Value) -> BundlePort:
         state = self.method.writes.get(value.name, "")
         meaning = f"state '{state}'" if state else f"'{value.name}' of the export"
         shape = self._port_shape(value, is_whole=state in self.method.whole)
-        return BundlePort(value.name, self._port_dtype(value), shape, meaning, writes=state)
-
-    def _port_dtype(self, value: Value) -> str:
-        return dtype_name(self.shapes[value].dtype)
+        return BundlePort(value.name, dtype_name(self.shapes[value].dtype), shape, meaning, writes=state)
 
 
 _KINDS: Mapping[str, FeedKind] = {kind: kind for kind in ("tokens", "mask", "length", "kept", "user")}

@@ -135,15 +135,12 @@ class MethodOriginal(Struct, frozen=True, eq=False, dict=True):
         info = deepcopy(self.ports[name])
         info.name = as_ or name
         if name == self.role("mask") and self.grown is not None and self.grown.past is not None:
-            tokens, past = (self.whole_dims(each) for each in (self.role("tokens"), self.grown.past.name))
+            shapes = (self.ports[each].type.tensor_type.shape for each in (self.role("tokens"), self.grown.past.name))
+            tokens, past = ([dim.dim_param or dim.dim_value for dim in shape.dim] for shape in shapes)
             names = declared_inputs(self.whole).groups
             total = read_dim(past[self.grown.axis or 0], names) + read_dim(tokens[1], names)
             declare_dim(info.type.tensor_type.shape.dim[1], total)
         return info
-
-    def whole_dims(self, name: str) -> list[str | int]:
-        """Return the declared dims of an input, 0 for those that have no name."""
-        return [dim.dim_param or dim.dim_value for dim in self.ports[name].type.tensor_type.shape.dim]
 
     def model(self, shown: Mapping[str, str]) -> Model:
         """Return it with the positions that a bundle counts, and with other outputs: the value of each, by name."""

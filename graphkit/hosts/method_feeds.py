@@ -18,7 +18,7 @@ from graphkit.contract.host_contract import AnyContract
 from graphkit.dtypes import dtype_name, inline_array
 from graphkit.errors import ModelError, UnprovenWarning, UsageError
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.view import Value
+from graphkit.graph.view import Value, unwrap_value
 from graphkit.model import Model, load
 
 Tokens = int | npt.ArrayLike
@@ -238,7 +238,8 @@ def _method_problems(method: BundleMethod, model: Model, contract: BundleContrac
             yield from (f"{what} '{port.name}' {text}" for text in _port_problems(port, named[port.name]))
     read = {port.name: port.state for port in method.inputs}
     for port in method.outputs:
-        origin = _written_origin(next(value for value in model.graph.outputs if value.name == port.name))
+        output = next(value for value in model.graph.outputs if value.name == port.name)
+        origin = unwrap_value(output, MOVING)  # whose elements it has, but for those that are written anew
         before = read.get(origin.name, "")
         is_written = bool(port.writes) and contract.state(port.writes).axis is not None
         if before and is_written and before != port.writes:
@@ -257,14 +258,6 @@ def _port_problems(port: BundlePort, value: Value) -> Iterator[str]:
     pairs = zip(dims, port.shape, strict=False)
     if len(dims) != len(port.shape) or any(isinstance(dim, int) and dim != said for dim, said in pairs):
         yield f"is {list(dims)}, and said to be {list(port.shape)}"
-
-
-def _written_origin(value: Value) -> Value:
-    """Return the value whose elements another one has, but for those that are written anew."""
-    node = value.producer
-    while node is not None and node.op_type in MOVING and (source := node.input(0)) is not None:
-        value, node = source, source.producer
-    return value
 
 
 def _initial_problems(port: BundlePort, value: Value, contract: BundleContract) -> Iterator[str]:

@@ -22,7 +22,7 @@ from graphkit.graph.mask_polarity import TOTALS, mask_elements
 from graphkit.graph.operator_traits import GATHERING, MEASURING, copied_inputs, value_inputs
 from graphkit.graph.roles import MASKS, Role
 from graphkit.graph.uses import find_lookups, find_readers, lookup_axis, moves_elements, table_entries
-from graphkit.graph.view import Node, Value, all_nodes, walk_breadth_first
+from graphkit.graph.view import Node, Value, all_nodes, follow_chain, walk_breadth_first
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.progress import DEFAULT_LIMITS
 from graphkit.shapes import Expr, declarations, infer
@@ -150,7 +150,7 @@ class InputGenerator:
             declared = declared_type(value)
             if value.name not in shapes or declared is None or not self.has_edges(value, draw):
                 continue
-            is_index = self._is_index(value) or self._is_bounded(value)
+            is_index = self.model.roles.of(value) in INDEX_ROLES or self._is_bounded(value)
             edges = 1 if is_index else len(edges_of(declared.numpy_dtype, draw, self.marks))
             most = max(most, -(-edges // max(math.prod(shapes[value.name] or ()), 1)))
         return most
@@ -209,7 +209,7 @@ class InputGenerator:
         """
         bound = self.bounds[value.name] if bound is None else bound
         array = self._make_array(value, shape, past, rng, draw, bound)
-        if self.has_edges(value, draw) and bound is None and not self._is_index(value):
+        if self.has_edges(value, draw) and bound is None and self.model.roles.of(value) not in INDEX_ROLES:
             array = draw_array(array, edges_of(array.dtype, draw, self.marks), rng, draw)
         return array
 
@@ -220,9 +220,6 @@ class InputGenerator:
 
     def _is_bounded(self, value: Value) -> bool:
         return self.bounds[value.name] is not None or bool(self.tables[value.name])
-
-    def _is_index(self, value: Value) -> bool:
-        return self.model.roles.of(value) in INDEX_ROLES
 
     def _check_size(self, shapes: Mapping[str, tuple[int, ...] | None], given: Mapping[str, np.ndarray]) -> None:
         """Raise TooLargeError for shapes that cannot be made, without elements too: numpy holds no dims above 2**63."""
@@ -449,7 +446,4 @@ def _decides_runs(node: Node, index: int) -> bool:
     """Whether an input of a node is a size or a count, or the node is a loop or in one."""
     if (name := value_inputs(node).get(index)) is not None and name not in HARMLESS:
         return True
-    around: Node | None = node
-    while around is not None and not around.is_op("Loop", "Scan"):
-        around = around.scope.owner
-    return around is not None
+    return any(around.is_op("Loop", "Scan") for around in follow_chain(node, lambda each: each.scope.owner))

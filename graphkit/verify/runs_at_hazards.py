@@ -17,7 +17,7 @@ from graphkit.dtypes import INTEGERS
 from graphkit.errors import ModelError
 from graphkit.graph.operator_traits import DIVIDING
 from graphkit.graph.roles import MASKS, trace_condition
-from graphkit.graph.view import Node, Scope, all_nodes
+from graphkit.graph.view import Node, Scope, all_nodes, follow_chain
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.progress import DEFAULT_LIMITS, Limits
 from graphkit.runtime.isolation import shared_isolation
@@ -83,12 +83,9 @@ class _Runs:
             if data.size is None:
                 raise ModelError(f"the data file '{data.location}' is missing")
         self.nodes = {node.path: node for node in all_nodes(model.scopes)}
-        self.session = self._session(model.proto)
+        self.session = IsolatedSession(model.with_proto(model.proto))
         self.known: dict[object, RunError | None] = {}
         self.maker = InputGenerator(model)
-
-    def _session(self, proto: onnx.ModelProto) -> IsolatedSession:
-        return IsolatedSession(self.model.with_proto(proto))
 
     def check(self, hazard: Hazard) -> Check:
         """Run a model at the dims of a hazard, after those that are fine."""
@@ -109,9 +106,8 @@ class _Runs:
         """Return how a run at some dims fails, None where it does not."""
         key = tuple(dims.items()), tuple(flags.items())
         if key not in self.known:
-            feed = self.feed(dims, flags)
             try:
-                self.session.run(feed)
+                self.session.run(self.feed(dims, flags))
             except RunError as error:
                 self.known[key] = error
             else:  # what else is raised says nothing of how the model runs
@@ -125,7 +121,8 @@ class _Runs:
         name = node.outputs[0].name
         if name not in [output.name for output in proto.graph.output]:
             proto.graph.output.append(onnx.ValueInfoProto(name=name))
-        shape = list(self._session(proto).run(self.feed(dict(hazard.dims), flags))[name].shape)
+        session = IsolatedSession(self.model.with_proto(proto))
+        shape = list(session.run(self.feed(dict(hazard.dims), flags))[name].shape)
         return Check(shape == list(hazard.shape or ()), f"no error, and a shape of {shape}")
 
     def feed(self, dims: Mapping[str, int], flags: Mapping[str, bool]) -> dict[str, np.ndarray]:
@@ -152,11 +149,10 @@ class _Runs:
 
 def _branch_flags(scope: Scope | None) -> dict[str, bool]:
     flags: dict[str, bool] = {}
-    while scope is not None:
-        condition = trace_condition(scope.owner) if scope.owner is not None and scope.owner.is_op("If") else None
+    for body in follow_chain(scope, lambda each: each.parent):
+        condition = trace_condition(body.owner) if body.owner is not None and body.owner.is_op("If") else None
         if condition is not None:
-            flags[condition.input.name] = scope.path.endswith("then_branch") != condition.negated
-        scope = scope.parent
+            flags[condition.input.name] = body.path.endswith("then_branch") != condition.negated
     return flags
 
 

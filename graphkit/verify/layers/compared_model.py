@@ -26,7 +26,7 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.graph.dataflow import values_read
 from graphkit.graph.declared_types import declared_type, shape_text
 from graphkit.graph.names import group_pairs
-from graphkit.graph.view import Node, Value
+from graphkit.graph.view import Node, Value, walk_breadth_first
 from graphkit.matching.value_matching import Dims, GraphSide
 from graphkit.model import Model
 from graphkit.progress import DEFAULT_LIMITS, Limits
@@ -207,15 +207,13 @@ class Steps:
         return value in self.pending or any(node in self.relevant and node not in self.done for node in later)
 
     def _needed_nodes(self, ends: Iterable[Value], known: Iterable[Value]) -> set[Node]:
-        stop, nodes = set(known), set[Node]()
-        todo = [value.producer for value in ends if value.producer is not None and value not in stop]
-        while todo:
-            node = todo.pop()
-            if node in nodes or node.scope is not self.graph:
-                continue
-            nodes.add(node)
-            todo += [read.producer for read in self.reads[node] if read.producer is not None and read not in stop]
-        return nodes
+        stop = set(known)
+
+        def makers(values: Iterable[Value]) -> list[Node]:
+            produced = (value.producer for value in values if value not in stop)
+            return [node for node in produced if node is not None and node.scope is self.graph]
+
+        return set(walk_breadth_first(makers(ends), lambda node: makers(self.reads[node])))
 
     def _nodes_together(self, nodes: set[Node]) -> set[Node]:
         """Return these nodes, and those that must run with them: the readers of tensors that cannot be held."""
