@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from msgspec import Struct, structs
+from onnx import TypeProto
 
 from graphkit.analysis.findings import Finding, Judged
 from graphkit.errors import count_things
@@ -195,6 +196,13 @@ class UnknownShapes(Judged):
         )
 
 
+def _is_map(value: Value) -> bool:
+    """Whether it is declared as a map, or a sequence of maps, such as a ZipMap gives, which have no shape."""
+    info = value.scope.infos.get(value.name)
+    declared = info.type if info is not None else TypeProto()
+    return (declared.sequence_type.elem_type if declared.HasField("sequence_type") else declared).HasField("map_type")
+
+
 def unknown_shapes(model: ModelLike, *, shapes: Shapes | None = None) -> UnknownShapes:
     """Return how many tensors have shapes that are not known before a run, and the values that they depend on.
 
@@ -204,7 +212,7 @@ def unknown_shapes(model: ModelLike, *, shapes: Shapes | None = None) -> Unknown
     """
     shapes = shapes or infer(as_model(model))
     computed = [value for value in shapes if value.kind == "node" and not value.is_constant]
-    unknown = [value for value in computed if not shapes[value].is_known]
+    unknown = [value for value in computed if not shapes[value].is_known and not _is_map(value)]
     groups: dict[object, list[Value]] = {}
     origins: dict[object, object] = {}
     for value in unknown:  # by an unknown symbol, or the reason of an unknown rank; both begin at the first node

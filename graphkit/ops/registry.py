@@ -12,6 +12,7 @@ from onnx import TensorProto
 from graphkit.errors import GraphkitError, ModelError, UsageError
 from graphkit.graph.operator_traits import join_tables
 from graphkit.ops import (
+    classical_ml,
     control_and_sequences,
     data_movement,
     elementwise_and_reduction,
@@ -26,6 +27,7 @@ from graphkit.symbolic.algebra import upper
 from graphkit.symbolic.expr import TooComplexError
 
 RULES: dict[str, Rule] = join_tables(
+    classical_ml.RULES,
     control_and_sequences.RULES,
     data_movement.RULES,
     elementwise_and_reduction.RULES,
