@@ -4,29 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from onnx import TensorProto
+from onnx import AttributeProto, TensorProto
 
 from graphkit.graph.operator_traits import operator_set
 from graphkit.ops.rule_context import InferenceContext, Rule
 from graphkit.ops.tensor import Dims, Tensor, dims_product
 from graphkit.symbolic.expr import Expr, const
 
-LABELS: Mapping[str, int] = {"strings": TensorProto.STRING, "int64s": TensorProto.INT64, "ints": TensorProto.INT64}
-
 
 def _rows(ctx: InferenceContext) -> Expr:
     """Return how many rows of features there are: a list is one row."""
     dims = ctx.dims()
     return const(1) if len(dims) < 2 else dims[0]
-
-
-def _named_lists(ctx: InferenceContext, start: str) -> tuple[int, int]:
-    """Return the dtype and the number of labels that one of several attributes lists, 0 and 0 where none does."""
-    for end, dtype in LABELS.items():
-        attribute = ctx.attributes.get(f"{start}_{end}")
-        if attribute is not None and (count := len(attribute.strings) + len(attribute.ints)):
-            return dtype, count
-    return 0, 0
 
 
 def _of_floats(ctx: InferenceContext) -> Tensor:
@@ -40,10 +29,14 @@ def _regress(ctx: InferenceContext) -> Tensor:
 
 def _classify(ctx: InferenceContext) -> list[Tensor]:
     """Return a label for each row, and scores, of which support vectors without probabilities have their own number."""
-    dtype, count = _named_lists(ctx, "classlabels")
+    lists = [ctx.attributes.get(f"classlabels_{kind}", AttributeProto()) for kind in ("strings", "int64s", "ints")]
+    texts, count = lists[0].strings, sum(len(each.strings) + len(each.ints) for each in lists)
     rows, votes = _rows(ctx), ctx.node.op_type == "SVMClassifier" and "prob_a" not in ctx.attributes
     classes = ctx.new_symbol("it is how many scores a class takes", 1) if votes or count < 2 else const(count)
-    return [Tensor(dtype or TensorProto.INT64, (rows,)), Tensor(TensorProto.FLOAT, (rows, classes))]
+    return [
+        Tensor(TensorProto.STRING if texts else TensorProto.INT64, (rows,)),
+        Tensor(TensorProto.FLOAT, (rows, classes)),
+    ]
 
 
 def _extract_features(ctx: InferenceContext) -> Tensor:
