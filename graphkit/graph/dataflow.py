@@ -181,7 +181,7 @@ def find_misfit(node: Node) -> str:
     for given, least, most, what in zip((node.inputs, node.outputs), form.least, form.most, SIDES, strict=True):
         if len(given) < least:
             return f"has {count_things(len(given), what)} and needs {least}"
-        if len(given) > most and not form.is_older:
+        if len(given) > most:
             return f"has {count_things(len(given), what)} and takes {most}"
     if None in node.inputs:
         for index, value in enumerate(node.inputs):

@@ -77,12 +77,12 @@ CASES: dict[str, tuple[str, str, str, dict[str, str]]] = {
 }  # fmt: skip
 
 
-def runs(found: onnx.ModelProto) -> bool:
+def runs(found: onnx.ModelProto, dims: tuple[int, ...] = (2, 3, 4)) -> bool:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     try:
         session = onnxruntime.InferenceSession(found.SerializeToString(), options)
-        session.run(None, {"x": np.ones((2, 3, 4), np.float32)})
+        session.run(None, {"x": np.ones(dims, np.float32)})
     except Exception:
         return False
     return True
@@ -97,6 +97,14 @@ def test_what_onnxruntime_refuses_is_named_and_what_it_runs_is_not(
         assert runs(found) is is_sound
         findings = graphkit.report(graphkit.Model.from_proto(found)).findings()
         assert (findings == ()) is is_sound, findings
+
+
+@pytest.mark.parametrize(("opset", "is_sound"), [(23, False), (24, False), (25, True)])
+def test_a_mask_of_one_row_is_broadcast_since_opset_25(opset: int, *, is_sound: bool) -> None:
+    text = "g (float[1, 2, 3, 4] x) => (y) <float[1, 3] m = {0, 0, 0}> { y = Attention(x, x, x, m) }"
+    found = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": {opset}]>\n{text}')
+    assert runs(found, (1, 2, 3, 4)) is is_sound
+    assert (graphkit.hazards(graphkit.Model.from_proto(found)).hazards == ()) is is_sound
 
 
 def test_an_opset_that_no_onnx_has_is_named() -> None:

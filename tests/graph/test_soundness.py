@@ -61,6 +61,14 @@ def test_folding_refuses_what_it_cannot_understand(problem: str, text: str) -> N
         fold(model(text))
 
 
+def test_attributes_that_a_runtime_had_before_onnx_had_the_operator_are_kept() -> None:
+    text = (
+        "g (float[1, 2, 3, 3] x) => (float[1, 2, 3, 3] y) { y = MeanVarianceNormalization <across_channels = 1> (x) }"
+    )
+    (node,) = fold(model_of(text, 8, ir=3)).model.graph.nodes
+    assert node.attr("across_channels", 0) == 1
+
+
 @pytest.mark.parametrize("kind", PASSES, ids=lambda kind: kind.name())
 def test_every_pass_refuses_its_own_example_with_a_node_that_stands_twice(kind: type[Pass]) -> None:
     match = EXAMPLE.search(inspect.getdoc(kind) or "")

@@ -30,11 +30,11 @@ def attention(inputs: str, node: str) -> Model:
     return random_model(f"g ({inputs}) => (y) {{ {node} }}", 23)
 
 
-def grouped(attributes: str, more: str = "", inputs: str = GROUPED, keys: str = "k, v") -> Model:
+def grouped(attributes: str, more: str = "", inputs: str = GROUPED, keys: str = "k, v", opset: int = 21) -> Model:
     node = f"y, ck, cv = com.microsoft.GroupQueryAttention <num_heads = 4, kv_num_heads = 2{attributes}> "
     node += f"(q, {keys}, pk, pv, lengths, total{more})"
     text = f"g ({inputs}) => (y, ck, cv) <int64[1] axis = {{0}}> {{ {LENGTHS} {node} }}"
-    return random_model(text, 21, c=(16, 8), z=(16, 8))
+    return random_model(text, opset, c=(16, 8), z=(16, 8))
 
 
 PLAIN = {
@@ -62,6 +62,9 @@ PLAIN = {
     "grouped, scores with a limit": grouped(", softcap = 1.5, scale = 0.25"),
     "grouped, with a bias": grouped("", ", , , , m", f"{GROUPED}, float[1, 4, S, total] m"),
     "grouped, with a bias of all heads": grouped(", softcap = 1.5", ", , , , m", f"{GROUPED}, float[N, 1, S, total] m"),
+    "grouped, with a bias, where masks may be short": grouped(
+        "", ", , , , m", f"{GROUPED}, float[1, 4, S, total] m", opset=24
+    ),
     "grouped, rotary": grouped(", do_rotary = 1", ", c, z"),
     "grouped, packed": grouped(", do_rotary = 1", ", c, z", PACKED, ", "),
 }
