@@ -78,6 +78,11 @@ def test_plain_operators_give_the_same(model: Model) -> None:
     assert outcome.changes == ("1 attention computed by plain operators",)
 
 
+def test_a_bias_of_a_grouped_attention_is_as_long_as_the_keys() -> None:
+    model = PLAIN["grouped, with a bias, where masks may be short"]
+    assert "Pad" not in operators(PASS.run(model).model)
+
+
 KEPT = {
     "it gives its scores too: export it without a fourth output": random_model(
         f"g ({HEADS}) => (y, s) {{ y, , , s = Attention (q, k, v) }}", 23
