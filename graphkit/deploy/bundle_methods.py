@@ -271,14 +271,12 @@ def _decoder_method(name: str, when: str, draft: _Draft, original: Model, known:
         role = _role_of_input(original, value.name)
         if value.name in reads:
             continue
-        if value.name in pasts:
+        if value.name in pasts or role in ("encoder mask", "encoder state"):
             reads[value.name] = value.name
         elif plain != value.name and _role_of_input(original, plain) == "mask":
             reads[value.name] = plain
         elif value.name in COUNTS:
             kinds[value.name] = COUNTS[value.name]
-        elif role in ("encoder mask", "encoder state"):
-            reads[value.name] = value.name
         elif role in ("tokens", "mask"):
             kinds[value.name] = role
         else:

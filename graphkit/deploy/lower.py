@@ -175,11 +175,10 @@ def lower_folder(
     with run_isolated(options.limits):
         if options.verify:
             check_prompt(asked_changes(export, options).originals)
-        draft = _draft_files(changes, options, progress)
-        again = partial(_draft_files, changes, options, progress)
+        make = partial(_draft_files, changes, options, progress)
         judges = [command for command in options.judges if command in JUDGES]
         draft, judgements, told = settle_with_judges(
-            draft, again, lambda made: (made.parts, made.folder.weights), judges, options.judge_seconds, progress
+            make(), make, lambda made: (made.parts, made.folder.weights), judges, options.judge_seconds, progress
         )
         progress(with_share(DRAFTED, "writing"))
         draft, proof = _write_proven(output, draft, options, portion_of(progress, DRAFTED, 1.0))

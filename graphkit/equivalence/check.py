@@ -18,7 +18,7 @@ from types import MappingProxyType
 from msgspec.structs import replace
 
 from graphkit.equivalence.application import Names, Reading, Tools
-from graphkit.equivalence.axioms import Axiom
+from graphkit.equivalence.axioms import AXIOMS, Axiom
 from graphkit.equivalence.checked_facts import compare_facts
 from graphkit.equivalence.failures import branch_faults, new_failures
 from graphkit.equivalence.interface import (
@@ -31,7 +31,7 @@ from graphkit.equivalence.interface import (
     output_faults,
 )
 from graphkit.equivalence.loading import loading_fault, whole_fault
-from graphkit.equivalence.reader import EXACT, Pair, read_pair
+from graphkit.equivalence.reader import Pair, read_pair
 from graphkit.equivalence.result import GRADES, ComparedConstants, Equivalence, Exactness, ExprPair, OutputProof
 from graphkit.equivalence.sizes import (
     RequiredProducts,
@@ -71,7 +71,7 @@ def check_equivalence(
     unread: Sequence[str] = (),
     unwritten: Sequence[str] = (),
     free: Sequence[str] = (),
-    axioms: Sequence[Axiom] = EXACT,
+    axioms: Sequence[Axiom] = AXIOMS,
     real_axioms: Sequence[Axiom] | None = None,
     seed: int = 0,
     dims: DimNames = "related",
@@ -370,7 +370,7 @@ def _shared_pairs(
     if any(find_misfit(node) for each in models for node in all_nodes(each.scopes)):
         return
     tools = Tools.of(Constants(Terms(), numbers), RequiredProducts(required_equalities(shapes[0])))
-    exact = read_pair(models, shapes, tools, names_in_a, EXACT)
+    exact = read_pair(models, shapes, tools, names_in_a, AXIOMS)
     for first, second in (exact, read_pair(models, shapes, tools, names_in_a, REAL, exact)):
         yield from _pair_by_term(_by_term(a, first.result), _by_term(b, second.result))
 

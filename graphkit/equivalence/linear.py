@@ -432,9 +432,6 @@ def _transposed_constant(app: Application, term: Term) -> Term | None:
     return None if array is None else app.tools.constants.of_array(np.ascontiguousarray(array.T), term.dtype)
 
 
-ELLIPSIS = "..."
-
-
 def normalize_einsum(app: Application) -> Result:
     """An Einsum of two tensors is a MatMul, with the axes of both in another order."""
     equation, move = app.attr("equation", "").replace(" ", ""), app.tools.movement
@@ -477,14 +474,14 @@ def normalize_einsum(app: Application) -> Result:
 
 def _axis_labels(text: str, rank: int) -> list[str] | None:
     """Return a label for each axis, those of an ellipsis counted from its end; None where they do not come out even."""
-    before, dots, behind = text.partition(ELLIPSIS)
+    before, dots, behind = text.partition("...")
     letters = [*before, *behind]
     if not all(letter.isascii() and letter.isalpha() for letter in letters):
         return None
     count = rank - len(letters)
     if count < 0 or (count and not dots):
         return None
-    return [*before, *(f"{ELLIPSIS}{count - at}" for at in range(count)), *behind]
+    return [*before, *(f"...{count - at}" for at in range(count)), *behind]
 
 
 # LayerNormalization and the nodes that compute one: both are a normalisation of rows, scaled and shifted.

@@ -13,7 +13,7 @@ from onnx import NodeProto, TensorProto, helper
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.equivalence.application import Application, Context, Names, Reading, Run, Tools, attributes_of
-from graphkit.equivalence.axioms import AXIOMS, Axiom
+from graphkit.equivalence.axioms import Axiom
 from graphkit.equivalence.cutting import WRITES
 from graphkit.equivalence.movement import leading_ones
 from graphkit.equivalence.sizes import RequiredProducts, required_equalities
@@ -175,8 +175,6 @@ def broadcast_dims(args: Sequence[Term | None]) -> Hashable | None:
 
 
 # The normal form of what a node gives: its term once the axioms are applied.
-
-EXACT = AXIOMS
 
 
 class NormalForms:

@@ -27,13 +27,12 @@ class TokenRules(Struct, frozen=True):
     def allowed_scores(self, scores: np.ndarray, given: int) -> np.ndarray:
         """Return scores, [..., vocabulary], that are minus infinity at tokens that may not follow so many others."""
         rules, length = self.generation, self.prompt + given
-        forced: Collection[int] = ()
-        if rules.forced_bos_token_id is not None and length == 1:
-            forced = (rules.forced_bos_token_id,)
+        first = rules.forced_bos_token_id
+        forced: Collection[int] = (first,) if first is not None and length == 1 else ()
         if given == self.steps - 1:
             forced = rules.forced_eos_token_id or forced
         barred = list(rules.suppress_tokens)
-        if given == (self.prompt == 1 and rules.forced_bos_token_id is not None):
+        if given == (self.prompt == 1 and first is not None):
             barred += rules.begin_suppress_tokens
         if not forced:
             is_short = length < rules.min_length or given < rules.min_new_tokens

@@ -269,9 +269,8 @@ def _host_inputs(model: Model, shapes: Shapes, kept: frozenset[str], declined: l
         out = node.outputs[0] if node.outputs else None
         uses = [use for use in score_readers(out) if not use[0].is_op(SUMS)] if out is not None else []
         is_passing = node.is_op(*TO_SOFTMAX) or joined_parts(node)
-        if not is_passing or len(uses) != 1 or (node.is_op("Sub", "Div") and index > 0):
-            return None
-        return uses[0]
+        is_divisor = node.is_op("Sub", "Div") and index > 0
+        return uses[0] if is_passing and len(uses) == 1 and not is_divisor else None
 
     names, host_inputs = names_in(model.scopes), list[HostInput]()
     for source in host_values(model, shapes, freezable_symbols(model, shapes), kept):
