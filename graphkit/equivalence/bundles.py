@@ -208,7 +208,8 @@ def _link_models(encoder: Model, decoder: Model) -> dict[str, str]:
         values = [value.name for value, each in decoder.roles.inputs.items() if each == role]
         if values and len(sources) != 1:
             raise UnknownError("it is not known what the decoder reads of the encoder")
-        links |= dict.fromkeys(values, sources[0].name)
+        for name in values:
+            links[name] = sources[0].name
     return links
 
 
