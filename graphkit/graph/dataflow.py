@@ -174,7 +174,7 @@ def _operator_form(op_type: str, domain: str, version: int) -> Form | None:
 
 def find_misfit(node: Node) -> str:
     """Return what keeps a node from fitting its operator, "" for nothing or if onnx does not know the operator."""
-    version = node.scope.opset(node.domain)
+    version = node.scope.opsets.get(node.domain, 0)  # of a set that is not imported, runtimes take some version
     form = _operator_form(node.op_type, node.domain, version) if 0 < version < 1 << 31 else None
     if form is None:
         return ""
