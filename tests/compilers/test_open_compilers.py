@@ -10,6 +10,7 @@ import lzma
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -44,6 +45,8 @@ EXPORTS = {
 MIXED = """<ir_version: 8, opset_import: ["" : 17]> g (float[1, 4, 8] x, float[1, 4, 8] z)
     => (float[1, 4, 8] y, float[1, 4, 8] w) { sum = Add (x, z) y = Relu (sum) low = Cos (x) w = Mul (low, z) }"""
 
+NO_DEVICE = "the provider finds no device on this machine"
+
 
 class Lowered(NamedTuple):
     """An export, and what it was lowered to."""
@@ -64,6 +67,12 @@ def is_there(name: str) -> str:
         return f"{name} is not installed - run: make judge-test"
     if name == "webgpu" and not (SWIFTSHADER / "vk_swiftshader_icd.json").exists():
         return f"no software adapter for WebGPU in {SWIFTSHADER} - apt-get install chromium libvulkan1"
+    if name == "openvino":  # which takes processors of Intel alone
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "mixed.onnx"
+            path.write_bytes(onnx.parser.parse_model(MIXED).SerializeToString())
+            (answer,) = ask_judge(judge, [path], seconds=SECONDS)
+        return f"{name}: {answer.error}" if NO_DEVICE in answer.error else ""
     return ""
 
 
