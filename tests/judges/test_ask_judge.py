@@ -296,5 +296,7 @@ def models(tmp_path: Path) -> list[Path]:
 def test_an_installed_judge_takes_a_sigmoid_and_no_broken_file(name: str, models: list[Path]) -> None:
     ask_installed(name)
     fine, broken = judge_models(name, models, seconds=300)
+    if "finds no device" in fine.why:  # as OpenVINO on a processor that is none of Intel's
+        pytest.skip(fine.why)
     assert (fine.why, fine.cpu_nodes) == ("", 0)
     assert broken.why.startswith("it does not compile: ")
