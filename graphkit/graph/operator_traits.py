@@ -121,7 +121,8 @@ EXTRA = operator_set(
 )
 NORMALIZATIONS = operator_set("LayerNormalization RMSNormalization SimplifiedLayerNormalization")
 SKIP_NORMALIZATIONS = operator_set("SkipLayerNormalization SkipSimplifiedLayerNormalization", "com.microsoft")
-RECURRENT = operator_set("GRU LSTM RNN")
+GATES: Mapping[str, int] = {"GRU": 3, "LSTM": 4, "RNN": 1}
+RECURRENT = frozenset(GATES)
 
 REDUCTIONS = operator_set(
     """

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from graphkit.graph.operator_traits import (
     BROADCASTING,
+    GATES,
     MEASURING,
     MOVING,
     PICKING,
@@ -262,9 +263,9 @@ OPERATIONS = _by_operator(
     (_count_unpacked, _ops("", "MatMulNBits")),
     (_attention_scores, PAST_KEYS),
     (_packed_scores, _ops("", "Attention")),
-    (_recurrent(4, 9), _ops("LSTM", "DynamicQuantizeLSTM")),
-    (_recurrent(3, 8), _ops("GRU")),
-    (_recurrent(1, 1), _ops("RNN")),
+    (_recurrent(GATES["LSTM"], 9), _ops("LSTM", "DynamicQuantizeLSTM")),
+    (_recurrent(GATES["GRU"], 8), _ops("GRU")),
+    (_recurrent(GATES["RNN"], 1), _ops("RNN")),
     # Only moved, compared with nothing and computed from nothing
     (
         _count_nothing,

@@ -110,10 +110,8 @@ def _remaining_dim(ctx: InferenceContext, total: Expr, present: Expr, *, is_infe
     if is_nonzero(present) or (is_inferred and not ctx.attr("allowzero", 0)):
         rest = ctx.quotient(total, present, f"{total} elements")
         atoms = {atom for expr in (total, present) for monomial, _ in expr.terms for atom in monomial}
-        is_plain = present.constant is None and all(
-            isinstance(atom, Symbol) for atom in atoms
-        )  # none may become a number
         # other quotients, such as of the rows that there are, become numbers where more is learned
+        is_plain = present.constant is None and all(isinstance(atom, Symbol) for atom in atoms)
         return maximum(rest, 1) if is_plain and lower(total) > 0 == lower(rest) else rest
     return ctx.new_symbol(f"beside {present}, which may be 0, any number of elements fits")
 

@@ -128,14 +128,19 @@ def _read_term(ctx: InferenceContext, term: str, dims: Dims, sizes: dict[str, li
         sizes.setdefault(letter, []).append((dim,))
 
 
-def infer_recurrent(ctx: InferenceContext) -> list[Tensor]:
-    """Infer RNN, GRU and LSTM: all hidden states, the last one, and the last cell of an LSTM."""
-    dims = ctx.dims()
+def recurrent_sizes(ctx: InferenceContext) -> tuple[Expr, Expr, Expr]:
+    """Return the batch, the number of directions and the hidden size of an RNN, a GRU or an LSTM."""
     hidden = const(ctx.attr("hidden_size", 0)) if "hidden_size" in ctx.attributes else ctx.dims(2)[-1]
     directions = const(2 if ctx.attr("direction", "forward") == "bidirectional" else 1)
-    every, last = (dims[0], directions, dims[1], hidden), (directions, dims[1], hidden)
+    return ctx.dims()[0 if ctx.attr("layout", 0) else 1], directions, hidden
+
+
+def infer_recurrent(ctx: InferenceContext) -> list[Tensor]:
+    """Infer RNN, GRU and LSTM: all hidden states, the last one, and the last cell of an LSTM."""
+    dims, (batch, directions, hidden) = ctx.dims(), recurrent_sizes(ctx)
+    every, last = (dims[0], directions, batch, hidden), (directions, batch, hidden)
     if ctx.attr("layout", 0):  # batch first
-        every, last = (dims[0], dims[1], directions, hidden), (dims[0], directions, hidden)
+        every, last = (batch, dims[1], directions, hidden), (batch, directions, hidden)
     return [ctx.like(result_dims) for result_dims in (every, last, last)]
 
 

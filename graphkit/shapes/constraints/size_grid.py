@@ -180,10 +180,7 @@ class Grid:
         follow = [Relation.equal(Expr.from_atom(self.symbols[name]), expr) for name, expr in self.ties.items()]
         constraints: list[Constraint] = [*follow, *(place.precondition for place in self.shared[:count])]
         wish = {name: self._guess_size(name) for name in self.symbols}
-        for first in (
-            (),
-            USUAL,
-        ):  # windows of a picture fit at few sizes, which small ones would use up the visits before
+        for first in ((), USUAL):  # windows of a picture fit at few sizes, before which small ones use up the visits
             variables = [self._make_variable(name, first) for name in (*free, *self.ties)]
             assignment = next(search_nearest_sizes(variables, constraints, wish, MAX_VISITS), None)
             if assignment is not None:
