@@ -21,7 +21,6 @@ from graphkit.equivalence.application import Application, Reading, Run, version_
 from graphkit.equivalence.axioms import BY_SIZES, copies_zeros
 from graphkit.equivalence.reader import broadcast_dims
 from graphkit.equivalence.terms import Term
-from graphkit.graph.dataflow import find_misfit
 from graphkit.graph.declared_types import declared_dims
 from graphkit.graph.operator_traits import (
     DIVIDING,
@@ -69,8 +68,8 @@ def cannot_fail(app: Application) -> bool:
 
 
 def _types_fit(app: Application) -> bool:
-    """Whether the attributes and inputs of a node are such as its operator takes, and dtypes equal that have to be."""
-    if (schema := schema_of(app.node)) is None or find_misfit(app.node):
+    """Whether dtypes are such as the operator takes, and equal where they have to be; the graph is known to be sound."""
+    if (schema := schema_of(app.node)) is None:
         return False
     given = app.args[: len(app.node.inputs)]  # attributes that are inputs in later versions stand behind them
     bound: dict[str, int] = {}

@@ -82,6 +82,9 @@ FAULTS = {
     "an output of a branch that is declared otherwise": (
         BRANCHES.format("a = Neg (x) b = Slice (x, i0, i1)"), BRANCHES.format("b = Neg (x) a = Slice (x, i0, i1)"),
         "is declared [2]"),
+    "the largest of nothing": (
+        "g (float[n, past_m] x) => (float[n, past_m] y) { y = Neg (x) }",
+        "g (float[n, past_m] x) => (float[n, past_m] y) { z = ArgMax <axis = 1> (x) y = Neg (x) }", "may fail"),
     "an axis that is not there": (
         ONE.format("y = Neg (x)"), ONE.format("z = Softmax <axis = 2> (x) y = Neg (x)"), "cannot run"),
     "a Flatten past the end": (
