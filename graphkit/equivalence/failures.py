@@ -68,7 +68,7 @@ def cannot_fail(app: Application) -> bool:
 
 
 def _types_fit(app: Application) -> bool:
-    """Whether dtypes are such as the operator takes, and equal where they have to be; the graph is known to be sound."""
+    """Whether the dtypes of a sound node are such as its operator takes, and equal where they have to be."""
     if (schema := schema_of(app.node)) is None:
         return False
     given = app.args[: len(app.node.inputs)]  # attributes that are inputs in later versions stand behind them
