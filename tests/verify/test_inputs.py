@@ -236,3 +236,11 @@ def test_each_row_of_a_mask_lets_something_count(nodes: str, counts: int, seed: 
     mask = InputGenerator(masked, seed).make(Sizes(batch=8, sequence=6), {"x": np.zeros((8, 6), np.float32)})["m"]
     assert (mask == bool(counts)).any(axis=1).all()
     assert (mask != bool(counts)).any()
+
+
+@pytest.mark.parametrize(
+    ("node", "inputs"), [("MaxUnpool <kernel_shape = [2]> (x, i)", {"i"}), ("Gather (x, i)", set())]
+)
+def test_indices_that_onnxruntime_may_not_check_stay_usual(node: str, inputs: set[str]) -> None:
+    found = model(f"g (float[1, 1, 2] x, int64[1, 1, 2] i) => (y) {{ y = {node} }}")
+    assert InputGenerator(found).steering_inputs == inputs
