@@ -347,9 +347,17 @@ def _tensor_runs(
     What does not fit for the first of them is not computed again.
     """
     known, maker = _without_data(model), InputGenerator(model)
+    masks = {value.name: polarity for value, polarity in maker.model.roles.polarities.items()}
 
     def feeds(counts: range) -> Iterator[dict[str, np.ndarray]]:
-        return (_unpadded_inputs(maker, sizes(count)) for count in counts)
+        for count in counts:
+            zeros = {}
+            for name, shape in maker.shapes(sizes(count)).items():
+                declared = declared_type(maker.model.graph.values[name])
+                if shape is not None and declared is not None and declared.is_float:
+                    zeros[name] = np.zeros(shape, declared.numpy_dtype)
+            feed = maker.make(sizes(count), zeros)
+            yield {name: make_open_mask(array, masks[name]) if name in masks else array for name, array in feed.items()}
 
     def scope_outputs(values: Sequence[Value], runs: Iterable[Arrays]) -> Iterator[dict[str, np.ndarray]]:
         return run_part(
@@ -369,17 +377,6 @@ def _tensor_runs(
         if sum(array.size for array in run.values()) > MOST:
             return []
     return runs
-
-
-def _unpadded_inputs(maker: InputGenerator, sizes: Sizes) -> dict[str, np.ndarray]:
-    roles, zeros = maker.model.roles, {}
-    for name, shape in maker.shapes(sizes).items():
-        declared = declared_type(maker.model.graph.values[name])
-        if shape is not None and declared is not None and declared.is_float:
-            zeros[name] = np.zeros(shape, declared.numpy_dtype)
-    feed = maker.make(sizes, zeros)
-    masks = {value.name: polarity for value, polarity in roles.polarities.items()}
-    return {name: make_open_mask(array, masks[name]) if name in masks else array for name, array in feed.items()}
 
 
 def _without_data(model: Model) -> set[Value]:

@@ -20,7 +20,7 @@ from onnx import helper, numpy_helper
 from graphkit.equivalence.originals import Originals as Originals
 from graphkit.errors import ModelError
 from graphkit.graph.cache_entries import Slot
-from graphkit.graph.declared_types import TensorType, declared_type, hinted_type
+from graphkit.graph.declared_types import declared_type, hinted_type
 from graphkit.graph.names import join_words, names_in
 from graphkit.graph.new_nodes import make_slice
 from graphkit.graph.roles import declared_rank, dim_at
@@ -155,8 +155,37 @@ class Oracle:
         return _logits_array(model, self.outputs)
 
     def encoder_feed(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
-        """Return what the encoder would be fed."""
-        return {} if self.encoder_inputs is None else _encoder_feed(self.encoder_inputs, inputs)
+        """Return what the encoder would be fed: what is given, and what a tokenizer or feature extractor adds."""
+        if (probe := self.encoder_inputs) is None:
+            return {}
+        feed: Arrays = {}
+        roles = probe.model.roles
+        tokens = next((inputs[value.name] for value in roles.all("tokens") if value.name in inputs), None)
+        like = next(iter(inputs.values()), np.ones((1, 1))) if tokens is None else tokens
+        for value, role in roles.inputs.items():
+            if (declared := declared_type(value)) is None:
+                continue
+            kind = declared.numpy_dtype
+            if value.name in inputs:
+                feed[value.name] = inputs[value.name].astype(kind)
+            elif role == "positions":
+                feed[value.name] = np.broadcast_to(np.arange(like.shape[1]), like.shape[:2]).astype(kind)
+            elif role == "token types":
+                feed[value.name] = np.zeros(like.shape[:2], kind)
+            elif role in ("mask", "image mask"):
+                known: dict[object, int] = {}  # dims of the inputs that are given
+                for other in roles.inputs:
+                    other_type, array = declared_type(other), inputs.get(other.name)
+                    if other_type is not None and other_type.dims is not None and array is not None:
+                        known.update(zip(other_type.dims, array.shape, strict=True))
+                unknown = dict(enumerate(like.shape if declared.rank == 2 else ()))
+                dims = enumerate(declared.dims or ())
+                shape = [d if isinstance(d, int) else known.get(d, unknown.get(axis, 1)) for axis, d in dims]
+                feed[value.name] = np.full(shape, probe.elements(value)[0]).astype(kind)
+            else:
+                problem = f"what to feed to its input '{value.name}' is not known"
+                raise ModelError(problem, file=probe.model.label)
+        return feed
 
     def first_feed(self, tokens: np.ndarray, mask: np.ndarray) -> Arrays:
         """Forget the tokens before, and return the decoder's feed for its first ones; it does not run."""
@@ -260,44 +289,6 @@ def assumed_inputs(step: Model | None) -> Iterator[str]:
         yield f"{join_words(places)} of the export are the caller's: all are taken to count tokens from the first."
     if masks:
         yield f"'{masks[0].name}' of the export is the caller's: it is taken to hide nothing but what is to come."
-
-
-def _encoder_feed(known: InputProbe, inputs: Mapping[str, np.ndarray]) -> Arrays:
-    """Return the given inputs, and those that a tokenizer or feature extractor adds."""
-    feed: Arrays = {}
-    model = known.model
-    tokens = next((inputs[value.name] for value in model.roles.all("tokens") if value.name in inputs), None)
-    like = next(iter(inputs.values()), np.ones((1, 1))) if tokens is None else tokens
-    for value, role in model.roles.inputs.items():
-        if (declared := declared_type(value)) is None:
-            continue
-        kind = declared.numpy_dtype
-        if value.name in inputs:
-            feed[value.name] = inputs[value.name].astype(kind)
-        elif role == "positions":
-            feed[value.name] = np.broadcast_to(np.arange(like.shape[1]), like.shape[:2]).astype(kind)
-        elif role == "token types":
-            feed[value.name] = np.zeros(like.shape[:2], kind)
-        elif role in ("mask", "image mask"):
-            shape = _input_sizes(model, declared, inputs, like.shape if declared.rank == 2 else ())
-            feed[value.name] = np.full(shape, known.elements(value)[0]).astype(kind)
-        else:
-            raise ModelError(f"what to feed to its input '{value.name}' is not known", file=model.label)
-    return feed
-
-
-def _input_sizes(
-    model: Model, declared: TensorType, inputs: Mapping[str, np.ndarray], like: Sequence[int]
-) -> list[int]:
-    """Return the dims of an input, symbols as other inputs have them; others as in a shape, or 1."""
-    known: dict[object, int] = {}
-    for value in model.roles.inputs:
-        known_type, array = declared_type(value), inputs.get(value.name)
-        if known_type is not None and known_type.dims is not None and array is not None:
-            known.update(zip(known_type.dims, array.shape, strict=True))
-    unknown = dict(enumerate(like))
-    dims = enumerate(declared.dims or ())
-    return [dim if isinstance(dim, int) else known.get(dim, unknown.get(axis, 1)) for axis, dim in dims]
 
 
 def _no_state(model: Model, rows: int) -> Arrays:

@@ -300,7 +300,10 @@ class RewriteProof(Proof):
         for change in self.interface:
             yield Prose(f"Interface: {change}.")
         if self.runs:
-            yield self._run_table()
+            verdicts = ["differs" if run.failure else "runs" if run.absolute is None else "equal" for run in self.runs]
+            pairs = enumerate(zip(self.runs, verdicts, strict=True), start=1)
+            rows = [(number, str(run), run.absolute, run.relative, verdict) for number, (run, verdict) in pairs]
+            yield table("Run:number | Dims:code | Max abs:number | Max rel:number | Result", rows)
             yield from self._output_blocks()
             yield from self.weights.blocks()
         if self.level.runs:
@@ -317,12 +320,6 @@ class RewriteProof(Proof):
             yield Prose(f"So it does at {len(skipped) - MAX_SKIPPED} more.")
         yield from map(Prose, self.notes)
         yield from (Prose(failure, "warning") for failure in self.failures)
-
-    def _run_table(self) -> Table:
-        verdicts = ["differs" if run.failure else "runs" if run.absolute is None else "equal" for run in self.runs]
-        runs = enumerate(zip(self.runs, verdicts, strict=True), start=1)
-        rows = [(number, str(run), run.absolute, run.relative, verdict) for number, (run, verdict) in runs]
-        return table("Run:number | Dims:code | Max abs:number | Max rel:number | Result", rows)
 
     def _output_blocks(self) -> Iterator[Block]:
         if not self.outputs:

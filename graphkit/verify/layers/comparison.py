@@ -159,25 +159,21 @@ class ModelComparison(Result):
             names = ", ".join(dump.name for dump in self.next_dumps)
             yield Prose(f"Put these tensors of the port into {self.b} too, and compare again: {names}. {words}")
         if self.tensors:
-            rows, begins = _table_rows(self.tensors, {divergence.tensor for divergence in self.divergences})
+            first = {divergence.tensor for divergence in self.divergences}
+            rows, begins = _table_rows(self.tensors, first)
             yield Heading("Error by depth")
             numbers = (Column(name, "number") for name in ("Max abs", "Relative", "Cosine"))
             heads = (Column("Tensor in A", "code"), Column("Matched by"), *numbers, Column("", "note"))
             yield Table(heads, rows, marked=begins)
-            yield self._error_picture()
+            largest = max((tensor.relative or 0.0 for tensor in self.tensors), default=0.0)  # stands for what cannot be compared
+            points = [(t.a, largest if t.problem else t.relative or 0.0, None, t.a in first) for t in self.tensors]
+            title = "Relative error of each tensor, where a difference begins in another colour"
+            yield columns(title, "tensors in the order of A", points, is_logarithmic=True)
         for name, values in (("A", self.unmatched_a), ("B", self.unmatched_b)):
             if values:
                 count = f"{len(values):,} tensors of {name} match" if len(values) > 1 else f"1 tensor of {name} matches"
                 yield Prose(f"{count} none: {family_labels(values)}.")
         yield from (Prose(note) for note in self.notes)
-
-    def _error_picture(self) -> Block:
-        """Return the relative error of each tensor, that of one that cannot be compared as the largest."""
-        begins = {divergence.tensor for divergence in self.divergences}
-        known = max((tensor.relative or 0.0 for tensor in self.tensors), default=0.0)
-        points = [(t.a, known if t.problem else t.relative or 0.0, None, t.a in begins) for t in self.tensors]
-        title = "Relative error of each tensor, where a difference begins in another colour"
-        return columns(title, "tensors in the order of A", points, is_logarithmic=True)
 
     def _verdict(self) -> Prose:
         within = f"{self.tolerance:g} times the largest magnitude, or {self.tolerance:g} where that is below 1"

@@ -129,7 +129,10 @@ def bisect_pairs(
     above, known = _count_ancestors(pairs, side), dict[Pair, Measured]()
 
     def find_bad(some: Sequence[Pair]) -> Pair | None:
-        ends = _last_pairs(some, above)
+        inner = 0
+        for pair in some:
+            inner |= above[pair] ^ (1 << (above[pair].bit_length() - 1))  # its own bit is the last
+        ends = [pair for pair in some if not inner >> (above[pair].bit_length() - 1) & 1]
         if fresh := [pair for pair in ends if pair not in known]:
             count = f"tensor {len(known) + 1:,} of at most {len(pairs):,}"
             progress(f"comparing {count}: '{fresh[0].a.name}'")
@@ -157,13 +160,6 @@ def bisect_pairs(
     return sorted(known.values(), key=lambda measured: side.place[measured.pair.a])
 
 
-def _last_pairs(pairs: Sequence[Pair], above: Mapping[Pair, int]) -> list[Pair]:
-    inner = 0
-    for pair in pairs:
-        inner |= above[pair] ^ (1 << (above[pair].bit_length() - 1))  # its own bit is the last
-    return [pair for pair in pairs if not inner >> (above[pair].bit_length() - 1) & 1]
-
-
 SEPARATORS = re.compile(r"[/.]+")
 
 
@@ -185,20 +181,16 @@ def match_models(a: Side, b: Side, names_in_b: Mapping[str, str], *, by_order: b
     names_in_a = {name_b: name_a for name_a, name_b in names_in_b.items()}
     equal = shared_values(a.model, b.model, matching.numbers.constants, b.spec, names_in_a)
     match_graphs(matching, a, b, equal=equal, by_order=by_order)
-    _match_outputs(matching, a, b)
-    pairs = {value_a: matching.forth[value_a] for value_a in a.place if matching.forth.get(value_a) in b.place}
-    holdable = [x for x, y in pairs.items() if x not in a.unholdable and y not in b.unholdable]
-    return [Pair(value, pairs[value], matching.how[value]) for value in holdable]
-
-
-def _match_outputs(matching: Matching, a: Side, b: Side) -> None:
     open_a = [value for value in a.model.graph.outputs if value.producer and value not in matching.forth]
     open_b = [value for value in b.model.graph.outputs if value.producer and value not in matching.back]
     types = {value: getattr(declared_type(value), "dtype", None) for value in (*open_a, *open_b)}
-    pairs = [(x, y) for x in open_a for y in open_b if types[x] == types[y] and may_be_equal(a.dims(x), b.dims(y))]
-    for pair in pairs:
-        if sum(not {*pair}.isdisjoint(other) for other in pairs) == 1:
+    open_pairs = [(x, y) for x in open_a for y in open_b if types[x] == types[y] and may_be_equal(a.dims(x), b.dims(y))]
+    for pair in open_pairs:
+        if sum(not {*pair}.isdisjoint(other) for other in open_pairs) == 1:
             matching.add(*pair, "output")
+    pairs = {value_a: matching.forth[value_a] for value_a in a.place if matching.forth.get(value_a) in b.place}
+    holdable = [x for x, y in pairs.items() if x not in a.unholdable and y not in b.unholdable]
+    return [Pair(value, pairs[value], matching.how[value]) for value in holdable]
 
 
 def _value_named(side: Side, name: str) -> Value:

@@ -265,22 +265,17 @@ def mask_causes(case: TensorCase) -> Iterator[Cause]:
                 yield Cause("mask", f"mask {text.partition(' ')[0]}: B is A with '{name}' {text}.", undo=undo)
     for name, (mask, whole) in hiding.items():
         text = f"padding leak: the two agree where '{name}' masks nothing; padding changes what one of them computes."
-        if _differs_only_where(case, mask != whole):
-            text = f"padding: only positions that '{name}' masks differ; what counts agrees."
+        counts = mask == whole  # [batch, length], beside arrays [batch, length, ...]
+        if counts.ndim == 2 and case.x.shape == case.y.shape and case.x.shape[:2] == counts.shape:
+            with case.compare_arrays(case.x[counts], case.y[counts])():
+                if max(case.distances()) <= 1:
+                    text = f"padding: only positions that '{name}' masks differ; what counts agrees."
         yield Cause("padding", text, undo=case.run_again(fed_a={name: whole}, fed_b={name: whole}))
     if len(hiding) > 1:
         names = " and ".join(f"'{name}'" for name in hiding)
         fed = {name: whole for name, (_, whole) in hiding.items()}
         text = f"padding leak: the two agree where {names} mask nothing."
         yield Cause("padding", text, undo=case.run_again(fed_a=fed, fed_b=fed))
-
-
-def _differs_only_where(case: TensorCase, hidden: np.ndarray) -> bool:
-    """Whether only padded positions differ: dims [batch, length, ...] beside a mask [batch, length]."""
-    if hidden.ndim != 2 or case.x.shape != case.y.shape or case.x.shape[:2] != hidden.shape:
-        return False
-    with case.compare_arrays(case.x[~hidden], case.y[~hidden])():
-        return max(case.distances()) <= 1
 
 
 def weight_causes(case: TensorCase) -> Iterator[Cause]:
