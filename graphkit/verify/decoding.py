@@ -112,7 +112,13 @@ def decode(
     """
     first, second = (as_model(like or model) for model in (decoder.first, decoder.later))
     arrays = {name: np.asarray(value) for name, value in (given or {}).items()}
-    sizes = sizes or _sizes_of_arrays(decoder.first, arrays)
+    if sizes is None:
+        prompts = [*_inputs_by_role(arrays, decoder.first, "tokens").values()]
+        encoded_roles: tuple[Role, ...] = ("encoder state", "encoder tokens", "encoder mask")
+        encoded = [*_inputs_by_role(arrays, decoder.first, *encoded_roles).values()]
+        batch = next(map(len, (*prompts, *encoded)), PROMPT.batch)
+        length = prompts[0].shape[1] if prompts else PROMPT.sequence
+        sizes = Sizes(batch, length, encoder=encoded[0].shape[1] if encoded else PROMPT.encoder)
     prompt = Sizes(sizes.batch, sizes.sequence, 0, sizes.encoder, sizes.symbols)
     feed = _without_padding(InputGenerator(first, seed).make(prompt, arrays), first)
     tokens_name = _token_input(decoder.first)
@@ -147,14 +153,6 @@ def decode_greedily(
         yield tokens, logits
         if number + 1 < steps:
             logits = step(tokens)
-
-
-def _sizes_of_arrays(model: Model, arrays: Mapping[str, np.ndarray]) -> Sizes:
-    tokens = [*_inputs_by_role(arrays, model, "tokens").values()]
-    encoded = [*_inputs_by_role(arrays, model, "encoder state", "encoder tokens", "encoder mask").values()]
-    batch = next(map(len, (*tokens, *encoded)), PROMPT.batch)
-    length = tokens[0].shape[1] if tokens else PROMPT.sequence
-    return Sizes(batch, length, encoder=encoded[0].shape[1] if encoded else PROMPT.encoder)
 
 
 def _inputs_of_model(arrays: Mapping[str, np.ndarray], model: Model) -> dict[str, np.ndarray]:

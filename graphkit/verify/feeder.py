@@ -190,23 +190,19 @@ class _Reader(Struct, frozen=True):
             yield from (
                 threshold for dim in dims for number in constants for threshold in _threshold_of_dim(number, dim)
             )
-        elif bounds := cut_bounds(node):
-            yield from self._cut_thresholds(node.input(0), bounds)
+        elif cut := cut_bounds(node):  # of an axis that grows, by a constant; or of a table, by a dim
+            sizes, bounds = self.shapes.dims(node.input(0)), cut[:2]
+            axes = list(_constant_integers(cut[2])) or list(range(len(sizes or ())))
+            for value in bounds:
+                for axis, number in zip(axes, _constant_integers(value), strict=False):
+                    if sizes and -len(sizes) <= axis < len(sizes):
+                        yield from _threshold_of_dim(number, sizes[axis])
+            for axis, dim in zip(axes, (dim for value in bounds for dim in self._counted_dims(value)), strict=False):
+                rows = sizes[axis].constant if sizes and -len(sizes) <= axis < len(sizes) else None
+                if rows is not None:
+                    yield from _threshold_of_dim(rows, dim)
         elif node.is_op(*LOOKUPS):
             yield from self._looked_up(node)
-
-    def _cut_thresholds(self, data: Value | None, cut: Sequence[Value | None]) -> Iterator[Threshold]:
-        """Yield the constant bounds of a slice of an axis that grows, or of a table by a dim."""
-        dims, bounds = self.shapes.dims(data), cut[:2]
-        axes = list(_constant_integers(cut[2])) or list(range(len(dims or ())))
-        for value in bounds:
-            for axis, number in zip(axes, _constant_integers(value), strict=False):
-                if dims and -len(dims) <= axis < len(dims):
-                    yield from _threshold_of_dim(number, dims[axis])
-        for axis, dim in zip(axes, (dim for value in bounds for dim in self._counted_dims(value)), strict=False):
-            rows = dims[axis].constant if dims and -len(dims) <= axis < len(dims) else None
-            if rows is not None:
-                yield from _threshold_of_dim(rows, dim)
 
     def _looked_up(self, node: Node) -> Iterator[Threshold]:
         """Yield the entry of an axis that grows, or the rows of a table of positions."""
@@ -269,7 +265,15 @@ def lengths_of(model: Model) -> Lengths:
     marks, tables = {LEAST}, set[int]()
     for node in all_nodes(model.scopes):
         marks.update(_compared_numbers(model, node))
-        marks.update(_bucket_distances(model, node))
+        # distances from `most` on share a bucket: `log(x / exact) / log(most / exact)`, as T5 writes it
+        if node.is_op("Log"):
+            argument, out = node.input(0), node.outputs[0]
+            divided = argument.producer if argument is not None else None
+            exact = _constant_number(model, divided.input(1)) if divided is not None and divided.is_op("Div") else 1.0
+            for consumer, position in out.consumers if out is not None else ():
+                scale = _constant_number(model, consumer.input(1)) if consumer.is_op("Div") and not position else None
+                if exact is not None and scale is not None and 0 < scale < math.log(MOST):
+                    marks.add(round(exact * math.exp(scale)))
         tables.update(_position_rows(node, model.roles))
     last = min(tables, default=None)
     beyond = {mark + MARGIN for mark in marks if LEAST <= mark <= MOST}
@@ -289,19 +293,6 @@ def _compared_numbers(model: Model, node: Node) -> Iterator[int]:
     for value in cut_bounds(node)[:2]:  # the last so many of a cache
         if (number := _constant_number(model, value)) is not None and -MOST <= number < 0:
             yield int(-number)
-
-
-def _bucket_distances(model: Model, node: Node) -> Iterator[int]:
-    """Yield the distance from which on all share a bucket: `log(x / exact) / log(most / exact)`, as T5 writes it."""
-    if not node.is_op("Log"):
-        return
-    argument, out = node.input(0), node.outputs[0]
-    divided = argument.producer if argument is not None else None
-    exact = _constant_number(model, divided.input(1)) if divided is not None and divided.is_op("Div") else 1.0
-    for consumer, position in out.consumers if out is not None else ():
-        scale = _constant_number(model, consumer.input(1)) if consumer.is_op("Div") and position == 0 else None
-        if exact is not None and scale is not None and 0 < scale < math.log(MOST):
-            yield round(exact * math.exp(scale))
 
 
 def _position_rows(node: Node, roles: Roles) -> Iterator[int]:

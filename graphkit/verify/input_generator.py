@@ -107,8 +107,9 @@ class InputGenerator:
     def steering_inputs(self) -> frozenset[str]:
         """The inputs that decide sizes or loops, whose elements stay usual."""
         deciding, trusted = steering_values(self.model)
-        inputs = self.model.roles.inputs
-        return frozenset(value.name for value in inputs if value in (trusted if _is_integer(value) else deciding))
+        kinds = {value: declared_type(value) for value in self.model.roles.inputs}
+        integers = {value for value, declared in kinds.items() if declared is not None and declared.dtype in INTEGERS}
+        return frozenset(value.name for value in kinds if value in (trusted if value in integers else deciding))
 
     @cached_property
     def takes_numbers(self) -> bool:
@@ -177,12 +178,23 @@ class InputGenerator:
         Positions begin at `past`, the number of those in the KV cache; `seed` is added to that of the maker. Raises
         ModelError where no array can be made; TooLargeError where they would take more memory than inputs may.
         """
-        rng = np.random.default_rng(self.seed + seed)
-        feed: dict[str, np.ndarray] = {}
-        self._check_size(shapes, given or {})
+        rng, total, known = np.random.default_rng(self.seed + seed), 0, given or {}
         for value in self.model.roles.inputs:
-            if given is not None and (known := given.get(value.name)) is not None:
-                feed[value.name] = known
+            shape, declared = shapes.get(value.name), declared_type(value)
+            if shape is None or declared is None or value.name in known:
+                continue
+            total += max(BITS.get(declared.dtype, 64) // 8, 1) * math.prod(shape)
+            if total > self._most or math.prod(filter(None, shape)) > MAX_ELEMENTS:  # numpy holds no dims above 2**63
+                raise TooLargeError(
+                    f"no input can be made for it: {list(shape)} is too large",
+                    file=self.model.label,
+                    tensor=value.name,
+                    hint="give smaller sizes with --dim or --input",
+                )
+        feed: dict[str, np.ndarray] = {}
+        for value in self.model.roles.inputs:
+            if (array := known.get(value.name)) is not None:
+                feed[value.name] = array
                 continue
             lengths = self.tables[value.name]
             sizes = self._symbol_sizes(shapes) if lengths else {}
@@ -220,22 +232,6 @@ class InputGenerator:
 
     def _is_bounded(self, value: Value) -> bool:
         return self.bounds[value.name] is not None or bool(self.tables[value.name])
-
-    def _check_size(self, shapes: Mapping[str, tuple[int, ...] | None], given: Mapping[str, np.ndarray]) -> None:
-        """Raise TooLargeError for shapes that cannot be made, without elements too: numpy holds no dims above 2**63."""
-        total = 0
-        for value in self.model.roles.inputs:
-            shape, declared = shapes.get(value.name), declared_type(value)
-            if shape is None or declared is None or value.name in given:
-                continue
-            total += max(BITS.get(declared.dtype, 64) // 8, 1) * math.prod(shape)
-            if total > self._most or math.prod(filter(None, shape)) > MAX_ELEMENTS:
-                raise TooLargeError(
-                    f"no input can be made for it: {list(shape)} is too large",
-                    file=self.model.label,
-                    tensor=value.name,
-                    hint="give smaller sizes with --dim or --input",
-                )
 
     def _make_array(
         self,
@@ -415,6 +411,7 @@ def _table_lengths(value: Value, model: Model) -> Iterator[Expr]:
 
 
 HARMLESS = ("axis", "axes", "starts", "ends")  # onnxruntime refuses, or clamps, those that do not exist
+CHECKED = ("", "ai.onnx", "ai.onnx.ml")  # domains of operators that check their indices
 UNCHECKED = ("MaxUnpool", "RotaryEmbedding", "TensorScatter")  # what onnxruntime may not check the indices of
 
 
@@ -422,7 +419,7 @@ def steering_values(model: Model) -> tuple[frozenset[Value], frozenset[Value]]:
     """Return the values whose elements reach a size, a count or a loop; and with them those of unchecked indices."""
     uses = [(node, index) for node in all_nodes(model.scopes) for index, each in enumerate(node.inputs) if each]
     decided = [node.operand(index) for node, index in uses if _decides_runs(node, index)]
-    trusted = [node.operand(index) for node, index in uses if _trusts_indices(node)]
+    trusted = [node.operand(at) for node, at in uses if node.domain not in CHECKED or node.is_op(*UNCHECKED)]
 
     def computed_from(reached: Value) -> Sequence[Value]:
         node = reached.producer
@@ -430,16 +427,6 @@ def steering_values(model: Model) -> tuple[frozenset[Value], frozenset[Value]]:
 
     deciding = frozenset(walk_breadth_first(decided, computed_from))
     return deciding, deciding.union(walk_breadth_first(trusted, computed_from))
-
-
-def _trusts_indices(node: Node) -> bool:
-    """Whether an operator may not check its indices, as ONNX's own do."""
-    return node.domain not in ("", "ai.onnx", "ai.onnx.ml") or node.is_op(*UNCHECKED)
-
-
-def _is_integer(value: Value) -> bool:
-    declared = declared_type(value)
-    return declared is not None and declared.dtype in INTEGERS
 
 
 def _decides_runs(node: Node, index: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -55,8 +55,10 @@ def _measure_latency(models: BeforeAndAfter, provider: Provider) -> Latency:
     feeds = [_timed_feed(model, size_text) for model, size_text in zip(before, originals, strict=True)]
     with contextlib.ExitStack() as stack:
         runs = [*zip([stack.enter_context(_timed_session(model, provider)) for model in before], feeds, strict=True)]
-        feed = {**_same_or(feeds, after, result), **models.values_at(result.sizes)}
-        last = stack.enter_context(_timed_session(after, provider)), feed
+        own, known = _timed_feed(after, result), {name: array for feed in feeds for name, array in feed.items()}
+        shared, wanted = ({name: (a.shape, a.dtype) for name, a in each.items()} for each in (known, own))
+        same = {name: known[name] for name in own} if wanted.items() <= shared.items() else own
+        last = stack.enter_context(_timed_session(after, provider)), {**same, **models.values_at(result.sizes)}
         began, times = time.monotonic(), list[tuple[float, float]]()
         while len(times) < UNCOUNTED + ROUNDS:
             if len(times) >= UNCOUNTED + FEWEST and time.monotonic() - began > SECONDS:
@@ -96,10 +98,3 @@ def _timed_feed(model: Model, size_text: SizedModel) -> Feed:
         if rows := [size for dim in dims if (size := Amount.of(dim).at(size_text.sizes))]:
             fixed_arrays[value.name] = generator.array(value, shapes.get(value.name), rng, bound=min(rows))
     return generator.arrays(shapes, past=sizes.past, given=fixed_arrays)
-
-
-def _same_or(feeds: Sequence[Feed], after: Model, result: SizedModel) -> Feed:
-    arrays = _timed_feed(after, result)
-    known = {name: array for feed in feeds for name, array in feed.items()}
-    kinds, now = ({name: (a.shape, a.dtype) for name, a in each.items()} for each in (known, arrays))
-    return {name: known[name] for name in arrays} if now.items() <= kinds.items() else arrays

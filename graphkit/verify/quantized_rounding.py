@@ -13,7 +13,6 @@ models give the original's data as outputs, so that onnxruntime fuses as little 
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -34,34 +33,28 @@ STEPS = 2e-4  # of a quantiser: a few units in the last place of a float32 sum o
 
 def moved_copies(model: Model) -> tuple[Model, ...]:
     """Return copies with all data in front of QuantizeLinear higher, and lower; none for a model without such nodes."""
-    return tuple(moved for steps in (STEPS, -STEPS) if (moved := _move_rounding(model, steps)) is not None)
-
-
-def _move_rounding(model: Model, steps: float) -> Model | None:
-    proto, taken = copy_proto(model), names_in(model.scopes)
-    floats = [tensor for tensor in proto.graph.initializer if tensor.data_type == TensorProto.FLOAT]
+    floats = [tensor for tensor in model.proto.graph.initializer if tensor.data_type == TensorProto.FLOAT]
     scalars = {tensor.name for tensor in floats if all(dim == 1 for dim in tensor.dims)}
-    nodes = list[onnx.NodeProto]()
-    for node in proto.graph.node:
-        is_moved = node.op_type == "QuantizeLinear" and not node.domain and node.input[1] in scalars
-        nodes += _moved_node(node, steps, taken) if is_moved else [node]
-    if len(nodes) == len(proto.graph.node):
-        return None
-    del proto.graph.node[:]
-    proto.graph.node.extend(nodes)
-    return model.with_proto(proto)
-
-
-def _moved_node(node: onnx.NodeProto, steps: float, taken: set[str]) -> Iterator[onnx.NodeProto]:
-    """Yield a QuantizeLinear whose data is moved by so many of its steps, behind the nodes that move it."""
-    count, distance, moved = (free_name(f"{node.output[0]}_{part}", taken) for part in ("steps", "distance", "moved"))
-    taken |= {count, distance, moved}
-    yield helper.make_node("Constant", [], [count], value=numpy_helper.from_array(np.float32(steps)))
-    yield helper.make_node("Mul", [node.input[1], count], [distance])
-    yield helper.make_node("Add", [node.input[0], distance], [moved])
-    quantised = copy.deepcopy(node)
-    quantised.input[0] = moved
-    yield quantised
+    copies = []
+    for steps in (STEPS, -STEPS):
+        proto, taken, nodes = copy_proto(model), names_in(model.scopes), list[onnx.NodeProto]()
+        for node in proto.graph.node:
+            if node.op_type == "QuantizeLinear" and not node.domain and node.input[1] in scalars:
+                count, distance, moved = (
+                    free_name(f"{node.output[0]}_{part}", taken) for part in ("steps", "distance", "moved")
+                )
+                taken |= {count, distance, moved}
+                constant = numpy_helper.from_array(np.float32(steps))
+                nodes.append(helper.make_node("Constant", [], [count], value=constant))
+                nodes.append(helper.make_node("Mul", [node.input[1], count], [distance]))
+                nodes.append(helper.make_node("Add", [node.input[0], distance], [moved]))
+                node.input[0] = moved
+            nodes.append(node)
+        if len(nodes) > len(proto.graph.node):
+            del proto.graph.node[:]
+            proto.graph.node.extend(nodes)
+            copies.append(model.with_proto(proto))
+    return tuple(copies)
 
 
 TOLERANCE = 1e-5  # of the largest magnitude: sums of float32 products in another order, and what follows them

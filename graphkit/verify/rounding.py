@@ -105,7 +105,18 @@ class _Converter:
                 info.type.tensor_type.elem_type = SINGLE
         keep_members(graph.value_info, [not self._is_half(info) for info in graph.value_info])
         for node in graph.node:
-            self._convert_node(node)
+            for attribute in node.attribute:
+                if attribute.type == onnx.AttributeProto.GRAPH:
+                    self.convert(attribute.g, wide_inputs=True)
+                elif attribute.type == onnx.AttributeProto.TENSOR and attribute.t.data_type == self.half:
+                    array = self.model.array(attribute.t).astype(np.float32)
+                    if self.rng is not None and array.ndim and node.op_type == "Constant":
+                        array = np.where(
+                            np.abs(array) < LIKE_INFINITY, array * self._shaking_factors(array.shape), array
+                        )
+                    attribute.t.CopyFrom(numpy_helper.from_array(array, attribute.t.name))
+                elif attribute.name in DTYPES and attribute.i == self.half:
+                    attribute.i = SINGLE
         nodes = list(graph.node)
         del graph.node[:]
         graph.node.extend((*casts, *nodes))
@@ -124,18 +135,6 @@ class _Converter:
     def _shaking_factors(self, shape: tuple[int, ...]) -> np.ndarray:
         assert self.rng is not None
         return (1 + self.rng.uniform(-HALF_UNITS[self.half], HALF_UNITS[self.half], shape)).astype(np.float32)
-
-    def _convert_node(self, node: onnx.NodeProto) -> None:
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.GRAPH:
-                self.convert(attribute.g, wide_inputs=True)
-            elif attribute.type == onnx.AttributeProto.TENSOR and attribute.t.data_type == self.half:
-                array = self.model.array(attribute.t).astype(np.float32)
-                if self.rng is not None and array.ndim and node.op_type == "Constant":
-                    array = np.where(np.abs(array) < LIKE_INFINITY, array * self._shaking_factors(array.shape), array)
-                attribute.t.CopyFrom(numpy_helper.from_array(array, attribute.t.name))
-            elif attribute.name in DTYPES and attribute.i == self.half:
-                attribute.i = SINGLE
 
     def _is_half(self, info: onnx.ValueInfoProto) -> bool:
         return info.type.tensor_type.elem_type == self.half
@@ -245,8 +244,12 @@ class RoundingJudge(Struct, eq=False, dict=True):
             results = list[Outputs]()
             for number, (session, reads_all) in enumerate(self._sessions):
                 feed = self.two.feed(run) if reads_all else self.two.known(run)
+                rng = np.random.default_rng(number)
+                for name, array in feed.items() if not self.is_half else ():
+                    if array.dtype == np.float32:
+                        feed[name] = array * (1 + rng.uniform(-UNIT, UNIT, array.shape)).astype(np.float32)
                 try:
-                    results.append(session.run(feed if self.is_half else _rounded_anew(feed, number)))
+                    results.append(session.run(feed))
                 except RunError:
                     if self.is_half:
                         results = []
@@ -280,12 +283,6 @@ def _float32_session(model: Model, names: Mapping[str, str] | None = None, shake
     converted, renamed = in_float32(model, shaken)
     called = {now: (names or {}).get(was, was) for now, was in renamed.items()}
     return Called(IsolatedSession(converted), {**(names or {}), **called})
-
-
-def _rounded_anew(feed: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    singles = {name: array for name, array in feed.items() if array.dtype == np.float32}
-    return {**feed, **{n: a * (1 + rng.uniform(-UNIT, UNIT, a.shape)).astype(np.float32) for n, a in singles.items()}}
 
 
 def _is_finite_with(output: Output, reference: Output) -> bool:

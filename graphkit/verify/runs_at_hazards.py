@@ -17,7 +17,7 @@ from graphkit.dtypes import INTEGERS
 from graphkit.errors import ModelError
 from graphkit.graph.operator_traits import DIVIDING
 from graphkit.graph.roles import MASKS, trace_condition
-from graphkit.graph.view import Node, Scope, all_nodes, follow_chain
+from graphkit.graph.view import Node, all_nodes, follow_chain
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.progress import DEFAULT_LIMITS, Limits
 from graphkit.runtime.isolation import shared_isolation
@@ -92,8 +92,12 @@ class _Runs:
         nodes = [self.nodes[path] for path in (*hazard.nodes, *hazard.also) if path in self.nodes]
         if not hazard.dims or not nodes:
             return Check(None, "nothing to run")
+        flags: dict[str, bool] = {}
+        for body in follow_chain(nodes[0].scope, lambda each: each.parent):
+            condition = trace_condition(body.owner) if body.owner is not None and body.owner.is_op("If") else None
+            if condition is not None:
+                flags[condition.input.name] = body.path.endswith("then_branch") != condition.negated
         try:
-            flags = _branch_flags(nodes[0].scope)
             if problem := self.failure(dict(hazard.fine), flags):
                 return Check(None, f"fails at {dims_text(hazard.fine)} too: {_message_of(problem)}")
             if hazard.shape is not None:
@@ -145,15 +149,6 @@ class _Runs:
                 kind = onnx.helper.tensor_dtype_to_np_dtype(self.shapes[value].dtype)
                 arrays[value.name] = np.full(shapes[value.name], TOKEN if "tokens" in role else 0, kind)
         return self.maker.arrays(shapes, given=arrays, draw=UNPADDED)
-
-
-def _branch_flags(scope: Scope | None) -> dict[str, bool]:
-    flags: dict[str, bool] = {}
-    for body in follow_chain(scope, lambda each: each.parent):
-        condition = trace_condition(body.owner) if body.owner is not None and body.owner.is_op("If") else None
-        if condition is not None:
-            flags[condition.input.name] = body.path.endswith("then_branch") != condition.negated
-    return flags
 
 
 def _judge_failure(problem: RunError | None, nodes: Sequence[Node]) -> Check:

@@ -19,7 +19,7 @@ from graphkit.shapes import AS_DECLARED, declarations
 from graphkit.shapes.constraints.legal_sizes import Sizes
 from graphkit.verify.candidate_sessions import Part
 from graphkit.verify.comparator import Difference
-from graphkit.verify.decoding import Decoded, Decoder, decode
+from graphkit.verify.decoding import Decoder, decode
 from graphkit.verify.feeder import MARGIN, Feeder
 from graphkit.verify.interface_changes import Branch, interface_failures
 from graphkit.verify.proof_engine import Step, follow_steps, run_isolated
@@ -153,7 +153,20 @@ def _prove_loop(
         actual = decode(Decoder(*pair, *sessions), sizes=fit_sizes(prompt), steps=steps, like=merged)
     except ModelError as error:
         return LoopProof(prompt, steps, None, error.problem, note)
-    return LoopProof(prompt, steps, *_compare_loops(expected, actual, options.tolerance or 0.0), note)
+
+    def rule(step: Step, difference: Difference, _: object) -> tuple[float, str]:
+        if difference.output == "tokens":
+            return 0.0, "" if difference.exact else f"tokens of {step.where} differ"
+        fault = difference.problem or f"differ by {difference.absolute:.3g}"
+        is_near = difference.within(options.tolerance or 0.0)
+        return difference.absolute, "" if is_near else f"logits of {step.where}: {fault}"
+
+    pairs = enumerate(zip(expected.steps(), actual.steps(), strict=True), start=1)
+    agreement = follow_steps(
+        (Step(f"step {at}", mine, partial(dict, theirs)) for at, (mine, theirs) in pairs), rule, any_width=False
+    )
+    worst = agreement.worst if math.isfinite(agreement.worst) else None
+    return LoopProof(prompt, steps, worst, agreement.failure, note)
 
 
 def _prompt_lengths(first: Feeder, runs: Sequence[Mapping[str, int]], steps: int) -> list[int]:
@@ -169,16 +182,3 @@ def _prompt_lengths(first: Feeder, runs: Sequence[Mapping[str, int]], steps: int
         beyond = next((length for length in first.lengths.beyond if length <= longest), longest)
         prompts.append(max(min(longest - steps + 1, beyond - MARGIN - steps // 2), 1))
     return list(dict.fromkeys(prompts))
-
-
-def _compare_loops(expected: Decoded, actual: Decoded, tolerance: float) -> tuple[float | None, str]:
-    def rule(step: Step, difference: Difference, _: object) -> tuple[float, str]:
-        if difference.output == "tokens":
-            return 0.0, "" if difference.exact else f"tokens of {step.where} differ"
-        fault = difference.problem or f"differ by {difference.absolute:.3g}"
-        return difference.absolute, "" if difference.within(tolerance) else f"logits of {step.where}: {fault}"
-
-    pairs = zip(expected.steps(), actual.steps(), strict=True)
-    steps = (Step(f"step {at}", mine, partial(dict, theirs)) for at, (mine, theirs) in enumerate(pairs, start=1))
-    agreement = follow_steps(steps, rule, any_width=False)
-    return agreement.worst if math.isfinite(agreement.worst) else None, agreement.failure

@@ -165,8 +165,8 @@ class ModelComparison(Result):
             numbers = (Column(name, "number") for name in ("Max abs", "Relative", "Cosine"))
             heads = (Column("Tensor in A", "code"), Column("Matched by"), *numbers, Column("", "note"))
             yield Table(heads, rows, marked=begins)
-            largest = max((tensor.relative or 0.0 for tensor in self.tensors), default=0.0)  # stands for what cannot be compared
-            points = [(t.a, largest if t.problem else t.relative or 0.0, None, t.a in first) for t in self.tensors]
+            most = max(tensor.relative or 0.0 for tensor in self.tensors)  # as of one that cannot be compared
+            points = [(t.a, most if t.problem else t.relative or 0.0, None, t.a in first) for t in self.tensors]
             title = "Relative error of each tensor, where a difference begins in another colour"
             yield columns(title, "tensors in the order of A", points, is_logarithmic=True)
         for name, values in (("A", self.unmatched_a), ("B", self.unmatched_b)):
