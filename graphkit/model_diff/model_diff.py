@@ -8,7 +8,6 @@ from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import onnx
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from msgspec import structs
@@ -150,7 +149,14 @@ class ModelDiff(Result):
                 yield from _family_rows("What | A | B", [(c.what, (c.before, c.after)) for c in changes])
         yield from self._node_blocks()
         yield from self._weight_blocks()
-        yield from self._shape_blocks()
+        if self.shapes:
+            yield Heading("Shapes")
+            first = [each for each in self.shapes if not each.follows]
+            rows = [(each.value, (each.operator, each.before, each.after)) for each in first]
+            yield from _family_rows("Tensor:code | Operator | A:code | B:code", rows)
+            if len(first) < len(self.shapes):
+                count = count_things(len(self.shapes) - len(first), "tensor(s)")
+                yield Prose(f"What is computed from these differs too: {count}.")
         renamed = [*self.renamed_values, *self.renamed_weights] if self.lists_renames else []
         if renamed:
             yield Heading("Renamed")
@@ -181,7 +187,13 @@ class ModelDiff(Result):
         if self.is_equal:
             yield "Nothing differs."
         else:
-            yield f"They differ in {join_words([*self._section_sentences()])}."
+            nodes = [f"{len(changes):,} {name}" for name, changes in structs.asdict(self.nodes).items() if changes]
+            counts = {name: f"{self._count(name):,}" for name in self.differing}
+            counts |= {"nodes": ", ".join(nodes)} if nodes else {}
+            redeclared = sum(isinstance(change, Redeclared) for change in self.interface)
+            if redeclared and redeclared == len(self.interface):
+                counts["interface"] = f"{count_things(redeclared, 'output(s)')} declared anew"
+            yield f"They differ in {join_words([f'{name} ({count})' for name, count in counts.items()])}."
             if ratios := cost_ratios(self.costs):
                 yield f"B costs so many times what A does: {ratios}."
         renamed = [(len(self.renamed_values), "value(s)"), (len(self.renamed_weights), "weight(s)")]
@@ -191,15 +203,6 @@ class ModelDiff(Result):
         if self.unread_weights:
             weights = count_things(len(self.unread_weights), "weight(s)")
             yield f"The bytes of {weights} are missing, and were not compared."
-
-    def _section_sentences(self) -> Iterator[str]:
-        nodes = [f"{len(changes):,} {name}" for name, changes in structs.asdict(self.nodes).items() if changes]
-        for section in self.differing:
-            counts = ", ".join(nodes) if section == "nodes" else f"{self._count(section):,}"
-            redeclared = sum(isinstance(change, Redeclared) for change in self.interface)
-            if section == "interface" and redeclared == len(self.interface):
-                counts = f"{count_things(redeclared, 'output(s)')} declared anew"
-            yield f"{section} ({counts})"
 
     def _node_blocks(self) -> Iterator[Block]:
         if not self._count("nodes"):
@@ -229,7 +232,12 @@ class ModelDiff(Result):
         if not self.weights:
             return
         yield Heading("Weights")
-        single = [_weight_row(each) for each in self.weights if each.kind != "storage" and not each.with_nodes]
+        single = []
+        for each in self.weights:
+            if each.kind != "storage" and not each.with_nodes:
+                name = " -> ".join(dict.fromkeys(filter(None, (each.name, each.other))))
+                equal = f"equal to {each.equal_to}" if each.equal_to and not each.has_values else ""
+                single.append((name, (KINDS[each.kind], each.before, each.after, equal)))
         if single:
             yield from _family_rows("Weight:code | Difference | A | B | Equal to:note", single)
         moved = Counter((weight.before, weight.after) for weight in self.weights if weight.kind == "storage")
@@ -239,17 +247,6 @@ class ModelDiff(Result):
             count = sum(weight.kind == kind and weight.with_nodes for weight in self.weights)
             if count:
                 yield Prose(f"With the nodes that read them, {count_things(count, 'constant(s)')} {kind}.")
-
-    def _shape_blocks(self) -> Iterator[Block]:
-        if not self.shapes:
-            return
-        yield Heading("Shapes")
-        first = [each for each in self.shapes if not each.follows]
-        rows = [(each.value, (each.operator, each.before, each.after)) for each in first]
-        yield from _family_rows("Tensor:code | Operator | A:code | B:code", rows)
-        if len(first) < len(self.shapes):
-            count = count_things(len(self.shapes) - len(first), "tensor(s)")
-            yield Prose(f"What is computed from these differs too: {count}.")
 
 
 def _join_changes(changes: Sequence[NoteChange]) -> Iterator[Change]:
@@ -278,12 +275,6 @@ def _by_module(removed: Sequence[LoneNode], added: Sequence[LoneNode]) -> list[t
 def _tally_text(operators: Counter[str]) -> str:
     counts = sorted(operators.items())
     return " + ".join(operator if count == 1 else f"{count:,} {operator}" for operator, count in counts)
-
-
-def _weight_row(weight: WeightChange) -> tuple[str, tuple[str, str, str, str]]:
-    name = " -> ".join(dict.fromkeys(filter(None, (weight.name, weight.other))))
-    equal = f"equal to {weight.equal_to}" if weight.equal_to and not weight.has_values else ""
-    return name, (KINDS[weight.kind], weight.before, weight.after, equal)
 
 
 def _family_rows(headings: str, rows: Sequence[tuple[str, tuple[str | None, ...]]]) -> Iterator[Block]:
@@ -429,7 +420,14 @@ def note_changes(matching: NodeMatching, weights: Pairs, a: Model, b: Model) -> 
     for kind, name, before, after in notes:
         for each in changed_entries(before, after) if before != after else ():
             yield NoteChange(f"{each.what} of {kind} '{name}'", each.before, each.after, note=each.what, of=kind)
-    yield from _quantization_changes(matching, a, b)
+    mine, theirs = (_annotations(model, matching) for model in (a, b))
+    for token in dict.fromkeys([*mine, *theirs]):
+        sides = mine.get(token, []), theirs.get(token, [])
+        said = [Counter(each for each, _, _ in side) for side in sides]
+        if said[0] != said[1]:
+            (_, tensor, _), title = (sides[0] or sides[1])[0], "quantization annotation"
+            was, now = (", ".join(words for _, _, words in side) or None for side in sides)
+            yield NoteChange(f"{title} of '{tensor}'", was, now, note=title, of="tensor")
 
 
 def _doc_and_metadata(message: Any) -> dict[str, str]:
@@ -449,18 +447,7 @@ def _port_notes(value: Value) -> dict[str, str]:
     return notes | {name: as_text(text) for name, text in denotations.items() if text}
 
 
-def _quantization_changes(matching: NodeMatching, a: Model, b: Model) -> Iterator[NoteChange]:
-    mine, theirs = (_annotations(model, matching) for model in (a, b))
-    for token in dict.fromkeys([*mine, *theirs]):
-        before, after = mine.get(token, []), theirs.get(token, [])
-        if Counter(said for said, _ in before) != Counter(said for said, _ in after):
-            name = (before or after)[0][1].tensor_name
-            was, now = (", ".join(map(_annotation_text, annotations)) or None for annotations in (before, after))
-            note = "quantization annotation"
-            yield NoteChange(f"{note} of '{as_text(name)}'", was, now, note=note, of="tensor")
-
-
-Annotated = tuple[frozenset[tuple[str, Hashable]], onnx.TensorAnnotation]  # what it says, and itself
+Annotated = tuple[frozenset[tuple[str, Hashable]], str, str]  # what it says, of which tensor, and that in words
 
 
 def _annotations(model: Model, matching: NodeMatching) -> dict[Hashable, list[Annotated]]:
@@ -476,12 +463,9 @@ def _annotations(model: Model, matching: NodeMatching) -> dict[Hashable, list[An
     annotations: dict[Hashable, list[Annotated]] = {}
     for each in model.proto.graph.quantization_annotation:
         said = frozenset((as_text(e.key), token(e.value)) for e in each.quant_parameter_tensor_names)
-        annotations.setdefault(token(each.tensor_name), []).append((said, each))
+        words = ", ".join(f"{key} '{name}'" for key, name in props(each.quant_parameter_tensor_names).items())
+        annotations.setdefault(token(each.tensor_name), []).append((said, as_text(each.tensor_name), words))
     return annotations
-
-
-def _annotation_text(annotated: Annotated) -> str:
-    return ", ".join(f"{key} '{name}'" for key, name in props(annotated[1].quant_parameter_tensor_names).items())
 
 
 SHORT = 160  # characters of a text
@@ -549,6 +533,7 @@ def diff(a: ModelLike, b: ModelLike, options: DiffOptions = DiffOptions()) -> Mo
         ('findings', 'nodes', 'weights')
     """
     models = first, second = as_model(a), as_model(b)
+    ends = {*first.graph.inputs, *first.graph.outputs}
     target = load_target(options.target) if options.target is not None else None
     shapes, findings = zip(*((infer(model), findings_of(model, target)) for model in models), strict=True)
     matching = match_nodes(first, second, shapes)
@@ -572,22 +557,15 @@ def diff(a: ModelLike, b: ModelLike, options: DiffOptions = DiffOptions()) -> Mo
         blockers=tuple(change for change in changes if change.kind == BLOCKERS.name),
         costs=cost_change(BeforeAndAfter([first], second)),
         target=target.name if target is not None else "",
-        renamed_values=_renamed_values(matching, first),
+        renamed_values=tuple(
+            (value_path(value), value_path(twin))
+            for value, twin in matching.values.forth.items()
+            if value.name != twin.name and value not in ends and known_tensor(value) is None
+            if value.producer in matching.forth
+        ),
         renamed_weights=weights.renamed,
         unread_weights=weights.unread,
         lists_renames=options.renames,
         is_brief=options.brief,
         models=models,
-    )
-
-
-def _renamed_values(matching: NodeMatching, a: Model) -> tuple[tuple[str, str], ...]:
-    ends = {*a.graph.inputs, *a.graph.outputs}
-    return tuple(
-        (value_path(value_a), value_path(value_b))
-        for value_a, value_b in matching.values.forth.items()
-        if value_a.name != value_b.name
-        and value_a not in ends
-        and known_tensor(value_a) is None
-        and value_a.producer in matching.forth
     )

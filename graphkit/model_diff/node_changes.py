@@ -20,7 +20,7 @@ from graphkit.graph.view import Node, Scope, Value, all_scopes, as_text
 from graphkit.matching.value_matching import is_counted, source_of
 from graphkit.matching.value_numbering import ValueNumbers, default_of
 from graphkit.model import Model
-from graphkit.model_diff.node_matching import GraphPair, NodeMatching, value_path
+from graphkit.model_diff.node_matching import NodeMatching, value_path
 from graphkit.ops.tensor import is_known
 from graphkit.shapes import Shapes
 from graphkit.symbolic.expr import Expr
@@ -72,7 +72,19 @@ def node_changes(matching: NodeMatching) -> tuple[NodeChanges, ReadConstants]:
     changed: list[ChangedNode] = []
     owners: dict[Node, list[Change]] = {}
     for pair in matching.graphs:
-        outputs = list(_output_changes(pair, reading))
+        outputs, ends = list[Change](), list[tuple[str, Value | None, Value | None]]()
+        label = pair.a.path.rpartition("/")[2]
+        of_label = f" of {label}" if label else ""
+        if pair.a.path:
+            if len(pair.a.inputs) != len(pair.b.inputs):
+                outputs.append(Change(f"inputs of {label}", str(len(pair.a.inputs)), str(len(pair.b.inputs))))
+            ends += [(str(index), *both) for index, both in enumerate(zip_longest(pair.a.outputs, pair.b.outputs))]
+        else:
+            ends += [(f"'{both[0].name}'", *both) for both in matching.interface.outputs.pairs]
+        for name, value_a, value_b in ends:
+            if reading.differs(value_a, value_b):
+                texts = _source_text(value_a), _source_text(value_b)
+                outputs.append(NameChange(f"output {name}{of_label}", *texts))
         if pair.owners is not None:
             owners.setdefault(pair.owners[0], []).extend(outputs)
     for node, twin in matching.forth.items():
@@ -133,22 +145,6 @@ def _name_of_value(value: Value | None) -> str | None:
         return None
     tensor = value.constant if value.kind == "node" and is_counted(value.name) else None
     return tensor_text(tensor) if tensor is not None and values_text(tensor) else value.name
-
-
-def _output_changes(pair: GraphPair, reading: _Reading) -> Iterator[Change]:
-    """Yield the outputs of a graph that are other values; of a body, how many inputs it takes, too."""
-    label = pair.a.path.rpartition("/")[2]
-    of_label = f" of {label}" if label else ""
-    ends: Sequence[tuple[str, Value | None, Value | None]]
-    if pair.a.path:
-        if len(pair.a.inputs) != len(pair.b.inputs):
-            yield Change(f"inputs of {label}", str(len(pair.a.inputs)), str(len(pair.b.inputs)))
-        ends = [(str(index), *both) for index, both in enumerate(zip_longest(pair.a.outputs, pair.b.outputs))]
-    else:
-        ends = [(f"'{both[0].name}'", *both) for both in reading.matching.interface.outputs.pairs]
-    for name, value_a, value_b in ends:
-        if reading.differs(value_a, value_b):
-            yield NameChange(f"output {name}{of_label}", _source_text(value_a), _source_text(value_b))
 
 
 def _source_text(value: Value | None) -> str | None:
@@ -258,7 +254,12 @@ def _pair_constants(
     for graphs in (*matching.graphs, *matching.moves):
         rest_a = [value for value in graphs.a.values.values() if value in mine.numbers and value not in done[0]]
         rest_b = [value for value in graphs.b.values.values() if value in theirs.numbers and value not in done[1]]
-        keys: tuple[Key, ...] = (lambda value, number: (value.name, number), lambda _, number: number, _given_name)
+        keys: tuple[Key, ...] = (
+            lambda value, number: (value.name, number),
+            lambda _, number: number,
+            # not the name of a node that an exporter counted, as `Constant_3_output_0`
+            lambda value, _: value if value.kind == "node" and is_counted(value.name) else value.name,
+        )
         for key in keys:
             by_key = group_pairs((key(value_b, theirs.numbers[value_b]), value_b) for value_b in rest_b)
             for value_a in rest_a:
@@ -268,11 +269,6 @@ def _pair_constants(
                     done[1].add(twins.pop(0))
             rest_a = [value_a for value_a in rest_a if value_a not in done[0]]
             rest_b = [value_b for value_b in rest_b if value_b not in done[1]]
-
-
-def _given_name(value: Value, _: int) -> Hashable:
-    """Return the name of a constant, unless it is that of a node that an exporter counted, as `Constant_3_output_0`."""
-    return value if value.kind == "node" and is_counted(value.name) else value.name
 
 
 def _weight_changes(value_a: Value, value_b: Value, mine: _Side, theirs: _Side) -> Iterator[WeightChange]:
@@ -344,7 +340,14 @@ def shape_changes(matching: NodeMatching, shapes: tuple[Shapes, Shapes]) -> Iter
     dims = [(shapes[0][value_a].dims, shapes[1][value_b].dims) for value_a, value_b in ends]
     renaming = _renamed_symbols(dims), _renamed_symbols((dims_b, dims_a) for dims_a, dims_b in dims)
     differing: set[Value] = set()
-    for node, value_a, value_b in _computed_values(matching):
+    # those of a graph after those that they read
+    graphs = dict.fromkeys(pair.a for pair in (*matching.graphs, *matching.moves))
+    nodes = [node for graph in graphs for node in in_order(graph) if not node.is_op("Constant")]
+    twins = [(node, matching.forth[node]) for node in nodes if node in matching.forth]
+    results = ((node, *pair) for node, twin in twins for pair in zip(node.outputs, twin.outputs, strict=False))
+    for node, value_a, value_b in results:
+        if value_a is None or value_b is None:
+            continue
         first, second = shapes[0][value_a], shapes[1][value_b]
         is_same_dtype = first.dtype == second.dtype or 0 in (first.dtype, second.dtype)  # 0: not known
         if is_same_dtype and _same_dims(first.dims, second.dims, renaming):
@@ -353,16 +356,6 @@ def shape_changes(matching: NodeMatching, shapes: tuple[Shapes, Shapes]) -> Iter
         follows = any(value in differing for value in node.inputs)
         was, now = (f"{dtype_name(t.dtype) if t.dtype else '?'}{shape_text(t.dims)}" for t in (first, second))
         yield ShapeChange(value_path(value_a), value_path(value_b), node.operator, was, now, follows=follows)
-
-
-def _computed_values(matching: NodeMatching) -> Iterator[tuple[Node, Value, Value]]:
-    """Yield the nodes of both models with each result, those of a graph after those that they read; no constants."""
-    for graph in dict.fromkeys(pair.a for pair in (*matching.graphs, *matching.moves)):
-        for node in in_order(graph):
-            twin = matching.forth.get(node) if not node.is_op("Constant") else None
-            for value_a, value_b in zip(node.outputs, twin.outputs if twin is not None else (), strict=False):
-                if value_a is not None and value_b is not None:
-                    yield node, value_a, value_b
 
 
 def _renamed_symbols(ends: Iterable[tuple[Dims, Dims]]) -> Mapping[str, Expr]:

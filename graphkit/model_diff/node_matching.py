@@ -154,22 +154,18 @@ def _match_graph(matching: NodeMatching, pair: GraphPair) -> Iterator[GraphPair]
         reads_same = len(node.inputs) == len(twin.inputs) and all(map(matching.agree, node.inputs, twin.inputs))
         if node.operator == twin.operator or reads_same:
             matching.pair(node, twin)
-    _pair_others(matching, pair)
+    # no value tells of others: constants match by name and operator, then what computes the same
+    mine = [node for node in pair.a.nodes if node not in matching.forth]
+    by_name = {(node.operator, _node_name(node)): node for node in pair.b.nodes if _is_untold(node)}
+    for node in mine:
+        if _is_untold(node) and (named := by_name.get((node.operator, _node_name(node)))) is not None:
+            matching.pair(node, named)
+    theirs = [node for node in pair.b.nodes if node not in matching.back]
+    _pair_equal(matching, [node for node in mine if node not in matching.forth], theirs)
     for node in pair.a.nodes:
         if node.bodies and (twin := matching.forth.get(node)) is not None:
             shared = [name for name in node.bodies if name in twin.bodies]
             yield from (GraphPair(node.bodies[name], twin.bodies[name], (node, twin)) for name in shared)
-
-
-def _pair_others(matching: NodeMatching, pair: GraphPair) -> None:
-    """Match nodes that no value tells of: constants of one name and operator, then what computes the same."""
-    mine = [node for node in pair.a.nodes if node not in matching.forth]
-    by_name = {(node.operator, _node_name(node)): node for node in pair.b.nodes if _is_untold(node)}
-    for node in mine:
-        if _is_untold(node) and (twin := by_name.get((node.operator, _node_name(node)))) is not None:
-            matching.pair(node, twin)
-    theirs = [node for node in pair.b.nodes if node not in matching.back]
-    _pair_equal(matching, [node for node in mine if node not in matching.forth], theirs)
 
 
 def _pair_equal(matching: NodeMatching, mine: Sequence[Node], theirs: Sequence[Node]) -> None:
@@ -199,28 +195,24 @@ def _moved_bodies(
 
     The most alike come first. A graph takes one body of a node: both branches of an If are much alike.
     """
+    places: dict[Hashable, Counter[Scope]] = {}
+    for graph_b, nodes in theirs.items():
+        for key, count in _keys(values, nodes).items():
+            places.setdefault(key, Counter())[graph_b] = count
+    # nodes that compute the same, and again those of one operator and name
+    shared: Counter[tuple[Scope, Scope]] = Counter()
+    for graph_a, nodes in mine.items():
+        for key, count in _keys(values, nodes).items():
+            for graph_b, there in places.get(key, {}).items():
+                shared[graph_a, graph_b] += min(count, there)
     taken: set[object] = set()
-    for (graph_a, graph_b), count in _count_shared(values, mine, theirs).most_common():
+    for (graph_a, graph_b), count in shared.most_common():
         sizes = [len(nodes) for body, nodes in ((graph_a, mine[graph_a]), (graph_b, theirs[graph_b])) if body in lone]
         uses: set[object] = {body for body in (graph_a, graph_b) if body in lone}
         uses |= {(graph_a.owner, graph_b), (graph_b.owner, graph_a)}
         if sizes and 2 * count >= min(sizes) and not uses & taken:
             taken |= uses
             yield graph_a, graph_b
-
-
-def _count_shared(values: Matching, mine: Nodes, theirs: Nodes) -> Counter[tuple[Scope, Scope]]:
-    """Count the nodes that two graphs share: those that compute the same, and again those of one operator and name."""
-    places: dict[Hashable, Counter[Scope]] = {}
-    for graph_b, nodes in theirs.items():
-        for key, count in _keys(values, nodes).items():
-            places.setdefault(key, Counter())[graph_b] = count
-    shared: Counter[tuple[Scope, Scope]] = Counter()
-    for graph_a, nodes in mine.items():
-        for key, count in _keys(values, nodes).items():
-            for graph_b, there in places.get(key, {}).items():
-                shared[graph_a, graph_b] += min(count, there)
-    return shared
 
 
 def _keys(values: Matching, nodes: Sequence[Node]) -> Counter[Hashable]:

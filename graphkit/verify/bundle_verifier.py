@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 from msgspec import structs
 
-from graphkit.contract.bundle_contract import BundleContract
 from graphkit.contract.contract_files import read_bundle
 from graphkit.equivalence.bundles import summarize_bundle
 from graphkit.equivalence.originals import Originals
@@ -121,7 +120,14 @@ class BundleVerifier:
         self.contract = read_bundle(folder / "bundle.json", altered=True)
         self.prompts = make_prompts(self.contract, originals, options.seed)  # what both decode
         self.short = [prompt for prompt in self.prompts if prompt.at_both_levels]
-        self.several = _prompts_of_several(self.contract, self.prompts)
+        step = self.contract.method("step")
+        tokens = step.sources.get("tokens", ()) if step is not None else ()
+        several = [at for at, prompt in enumerate(self.prompts) if prompt.at_both_levels and len(prompt.steps) > 1]
+        if any(isinstance(port.shape[-1], int) for port in tokens):
+            several = []
+        padded = [at for at in several if self.prompts[at].is_padded]
+        # the prompts to step several tokens from: the first, the first with padding and the last
+        self.several = sorted({*several[:1], *padded[:1], *several[-1:]})
         batch, first = self.contract.sizes["batch"], self.prompts[0]
         is_half = any(map(has_float16, originals.models))
         # both in float32, where they are of float16 and can be converted: these are compared first
@@ -164,7 +170,7 @@ class BundleVerifier:
         for name in tell_each([*CHECKS], "checking", state_checks, "state"):
             told = FINITE if name == UNUSED and not math.isnan(junk) else name
             checks[told] = try_check(partial(CHECKS[name], subject))
-        choices = self._search_checks(bundle) | self._option_checks(bundle) | self._part_checks(bundle)
+        choices = self._caller_checks(bundle)
         for name in tell_each([*choices], "checking", portion_of(progress, 0.74, 0.83), "option of a caller"):
             checks[name] = try_check(choices[name])
         failing = [prompt for prompt, run in zip(self.prompts, runs, strict=True) if run.failure]
@@ -273,18 +279,12 @@ class BundleVerifier:
             runs.append(structs.replace(run, is_wide=self.wide is not None))
         return runs
 
-    def _search_checks(self, bundle: Bundle) -> Checks:
-        prompt = self.prompts[0].first_row()
-        return {
-            "greedy tokens" if width == 1 else f"tokens of {width} beams": partial(
-                _check_tokens, width, bundle, prompt, expected
-            )
-            for width, expected in self.truth.tokens.items()
-        }
-
-    def _option_checks(self, bundle: IsolatedBundle) -> Checks:
-        """Return the checks of a caller's options: reordered rows, steps of several tokens, the last tokens' logits."""
-        checks, near = Checks(), self.allowed.near
+    def _caller_checks(self, bundle: IsolatedBundle) -> Checks:
+        """Return the checks of what callers do: search, reorder rows, give several tokens, or take fewer logits."""
+        checks, near, first = Checks(), self.allowed.near, self.prompts[0].first_row()
+        for width, expected in self.truth.tokens.items():
+            name = "greedy tokens" if width == 1 else f"tokens of {width} beams"
+            checks[name] = partial(_check_tokens, width, bundle, first, expected)
         pair = next((prompt for prompt in self.prompts if len(prompt.tokens) == 2 and prompt.steps), None)
         if (moved := self.truth.reordered) and pair is not None:
             calls = partial(decode_reordered_rows, pair, [1, 0, 0][: len(moved[0])])
@@ -297,13 +297,8 @@ class BundleVerifier:
             for name, count in (("token alone", 1), ("two tokens", 2)):
                 if count <= long.tokens.shape[1]:
                     checks[f"the logits of the last {name}"] = partial(_check_last, bundle, long, near, count)
-        return checks
-
-    def _part_checks(self, bundle: IsolatedBundle) -> Checks:
-        """Return the checks of models that run beside the decoder: they give what those of the export do."""
-        checks: Checks = {
-            f"what {model.name} gives": partial(self._check_part, bundle, model) for model in self.originals.parts
-        }
+        for model in self.originals.parts:  # which run beside the decoder
+            checks[f"what {model.name} gives"] = partial(self._check_part, bundle, model)
         if self.contract.options.encode_apart:
             checks["the states of each prompt's source"] = partial(self._check_encoder, bundle)
         return checks
@@ -353,16 +348,6 @@ class BundleVerifier:
             if fault := _repeat_calls(bundle, calls, logits, self.allowed.near, words):
                 return fault
         return ""
-
-
-def _prompts_of_several(contract: BundleContract, prompts: Sequence[Prompt]) -> list[int]:
-    """Return the numbers of prompts to step several tokens from: the first, the first with padding and the last."""
-    step = contract.method("step")
-    tokens = step.sources.get("tokens", ()) if step is not None else ()
-    if any(isinstance(port.shape[-1], int) for port in tokens):
-        return []
-    fit = [at for at, prompt in enumerate(prompts) if prompt.at_both_levels and len(prompt.steps) > 1]
-    return sorted({*fit[:1], *[at for at in fit if prompts[at].is_padded][:1], *fit[-1:]})
 
 
 def _prompt_distance(prompt: Prompt, expected: Sequence[np.ndarray], actual: Sequence[np.ndarray]) -> float:

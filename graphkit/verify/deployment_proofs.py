@@ -119,7 +119,16 @@ class LoweringProof(Proof):
         ]
         heads = "Source:number | Token:number | Encoder:number | Steps:number | Logits:number | Greedy:number | Result"
         yield table(heads, rows)
-        yield from self._stage_blocks() if self.stages else ()
+        if self.stages:
+            yield Prose("By normal forms, each stage gives for every input what the model before it gives:")
+            stages = []
+            for stage in self.stages:
+                share = share_texts(Counter(stage.proven.values()), len(stage.outputs)) or "nothing"
+                share += "" if stage.at_every_size or not stage.proven else ", at its sizes"
+                stages.append((stage.model, stage.name, share, stage.unproven))
+            yield table("Model:code | Stage | Proven | Left to the runs", stages)
+        if conditions := dict.fromkeys(each for stage in self.stages for each in stage.conditions):
+            yield Prose(f"That holds for {', '.join(conditions)}.")
         if self.tables:
             yield Prose("Rows of the host's tables, each beside that of the export, byte by byte:")
             proven = [(each.name, each.rows, each.proven(), each.source) for each in self.tables]
@@ -131,17 +140,6 @@ class LoweringProof(Proof):
                 f"Host and lowered models give what the originals give, within {self.tolerance:g}, or "
                 f"{self.tolerance:g} times how far an output varies where that is more than 1."
             )
-
-    def _stage_blocks(self) -> Iterator[Block]:
-        yield Prose("By normal forms, each stage gives for every input what the model before it gives:")
-        rows = []
-        for stage in self.stages:
-            share = share_texts(Counter(stage.proven.values()), len(stage.outputs)) or "nothing"
-            share += "" if stage.at_every_size or not stage.proven else ", at its sizes"
-            rows.append((stage.model, stage.name, share, stage.unproven))
-        yield table("Model:code | Stage | Proven | Left to the runs", rows)
-        if conditions := dict.fromkeys(each for stage in self.stages for each in stage.conditions):
-            yield Prose(f"That holds for {', '.join(conditions)}.")
 
 
 def _where_text(provider: str, tolerance: float) -> str:

@@ -120,12 +120,6 @@ class Feeder:
         """Return the inputs of a run once more."""
         return self.feed(run.dims, run.flags, run.seed, run.draw)
 
-    def edge_kinds(self, dims: Mapping[str, int], *, is_first: bool) -> dict[Kind, int]:
-        """Return the kinds of edges that generated inputs have at some sizes, with the draws that show them all."""
-        every = self.sizes.shapes(dims, is_first=is_first)
-        shapes = {name: shape for name, shape in every.items() if name not in self.given}
-        return {kind: draws for kind in self.kinds if (draws := self.maker.draws(kind, shapes))}
-
     @property
     def is_exact(self) -> bool:
         """Whether both models are to give the same at all edges of values."""

@@ -21,7 +21,7 @@ from graphkit.graph.view import Node, Scope, Value, unwrap_value, walk_breadth_f
 from graphkit.matching.interfaces import compare_ports
 from graphkit.model import Model
 from graphkit.runtime.session import RunError, Runner
-from graphkit.shapes import DimSpec, Expr, Relation, infer, is_known
+from graphkit.shapes import DimSpec, Expr, Relation, infer
 from graphkit.shapes.constraints.dim_equalities import Pair, fed_inputs
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.constraints.node_constraints import Values
@@ -49,42 +49,34 @@ def input_changes(
 
     `fixed_inputs` are always one array; `symbols` are those of the original by those that are to stand for them.
     """
-    return [*_find_gone(before, after, fixed_inputs), *_find_relabelled(before, after, symbols)]
-
-
-def _find_gone(before: Model, after: Model, fixed_inputs: Sequence[str]) -> Iterator[Change]:
-    ports = compare_ports(before.graph.inputs, after.graph.inputs)
+    changes, ports = list[Change](), compare_ports(before.graph.inputs, after.graph.inputs)
     if plain := [value.name for value in ports.lost if value.tensor is None]:
         gone = ", ".join(name for name in plain if name not in fixed_inputs)
         gap = f"callers that feed {gone}, which is no input any more" if gone else ""
-        yield Change(f"the rewritten model has no input {', '.join(plain)}", narrows=False, gap=gap)
+        changes.append(Change(f"the rewritten model has no input {', '.join(plain)}", narrows=False, gap=gap))
     for value in ports.lost:
         if value.tensor is not None and value.name not in fixed_inputs:
-            yield Change(f"input {value.name}, which has a default, is gone", narrows=bool(value.consumers))
+            text = f"input {value.name}, which has a default, is gone"
+            changes.append(Change(text, narrows=bool(value.consumers)))
     for value, twin in ports.pairs:
         if value.tensor is None and twin.tensor is not None:
-            yield Change(f"input {value.name} has a default now", narrows=False)
+            changes.append(Change(f"input {value.name} has a default now", narrows=False))
     known = compare_ports([*fed_inputs(before).values()], after.graph.inputs).pairs
     fed = compare_ports([value for value, _ in known], [*fed_inputs(after).values()])
     if fed.order_a != fed.order_b:
-        yield Change(f"the inputs come in another order: {', '.join(fed.order_b)}", narrows=True)
-
-
-def _find_relabelled(before: Model, after: Model, symbols: Mapping[str, str]) -> Iterator[Change]:
-    """Yield dims of inputs by other labels: new ones, or those that stood for other dims before."""
-    renamed: dict[str, str] = {}
+        changes.append(Change(f"the inputs come in another order: {', '.join(fed.order_b)}", narrows=True))
+    renamed: dict[str, str] = {}  # labels of dims: new ones, or those that stood for other dims before
     ours, theirs = (declared_inputs(model).groups for model in (before, after))
     now = {place: name for name, groups in theirs.items() for group in groups for place in group}
     for old, groups in ours.items():
         for new in {now[place] for group in groups for place in group if place in now} - {old}:
             if old != symbols.get(new):
                 renamed.setdefault(old, new)
-    taken = sorted(f"{new} stands for what was {old}" for old, new in renamed.items() if new in renamed)
-    fresh = sorted(f"{old} is called {new}" for old, new in renamed.items() if new not in ours)
-    if taken:
-        yield Change(f"dims have changed their labels: {'; '.join(taken)}", narrows=True)
-    if fresh:
-        yield Change(f"dims have other labels: {'; '.join(fresh)}", narrows=False)
+    if taken := sorted(f"{new} stands for what was {old}" for old, new in renamed.items() if new in renamed):
+        changes.append(Change(f"dims have changed their labels: {'; '.join(taken)}", narrows=True))
+    if fresh := sorted(f"{old} is called {new}" for old, new in renamed.items() if new not in ours):
+        changes.append(Change(f"dims have other labels: {'; '.join(fresh)}", narrows=False))
+    return changes
 
 
 def narrowed_change(pairs: Sequence[Pair], before: Model, after: Model) -> Change:
@@ -321,8 +313,3 @@ def computed_dims(model: Model, names: Sequence[str]) -> dict[str, Sequence[Expr
     shapes, symbols = infer(model), Inputs(model).symbols
     found = {name: shapes[model.graph.values[name]].dims for name in names if name in model.graph.values}
     return {name: None if dims is None else [dim.substitute(symbols) for dim in dims] for name, dims in found.items()}
-
-
-def unknown_pairs(pairs: Sequence[Pair]) -> list[Pair]:
-    """Return those of which no size of an input tells whether they hold: dims that depend on data."""
-    return [pair for pair in pairs if not (is_known(pair.dim) and is_known(pair.size))]

@@ -270,7 +270,15 @@ class _Proof:
         valid = {name: outputs[name][tuple(map(slice, once[name].shape))] for name in once if name in outputs}
         steps = [Step("valid positions", once, lambda: valid)]
         encoder = self._follow_steps(steps, "'{0.output}' differs by {1:.1e} at {2}")
-        logits = self._compare_forced(case.tokens) if self._steps else Agreement()
+        logits = Agreement()
+        if self._steps:
+            expected = [self.reference.step(token) for token in case.tokens]
+            self.allowance.learn(expected)
+            forced = (
+                Step(f"step {at}", {"logits": right}, lambda token=token: {"logits": self.host.step(token)})  # type: ignore[misc]
+                for at, (token, right) in enumerate(zip(case.tokens, expected, strict=True), start=1)
+            )
+            logits = self._follow_steps(forced, "logits differ by {1:.1e} at {2}")
         failures = [*missing, encoder.failure, logits.failure, "" if valid or self._steps else NOTHING]
         run = SourceRun(
             length=self.host.sound or len(case.source),
@@ -286,15 +294,6 @@ class _Proof:
 
     def _make_case(self, source: list[int], tokens: list[int], user: Mapping[str, np.ndarray]) -> LoweringCase:
         return LoweringCase(self.host, self.reference, source, tokens, user, self.allowance)
-
-    def _compare_forced(self, tokens: Sequence[int]) -> Agreement:
-        expected = [self.reference.step(token) for token in tokens]
-        self.allowance.learn(expected)
-        steps = (
-            Step(f"step {at}", {"logits": logits}, lambda token=token: {"logits": self.host.step(token)})  # type: ignore[misc]
-            for at, (token, logits) in enumerate(zip(tokens, expected, strict=True), start=1)
-        )
-        return self._follow_steps(steps, "logits differ by {1:.1e} at {2}")
 
     def _follow_steps(self, steps: Iterable[Step], words: str) -> Agreement:
         """Let the host repeat steps of the original; an original that gives NaN proves nothing."""

@@ -110,27 +110,22 @@ class Oracle:
         model = self._decoder.first
         feed = {**self.first_feed(tokens, mask), **self._logits_choice(tokens, last)}
         self.outputs, self.cache = self._decoder.start(feed)
-        self._states = self._states_after_first()
-        if self._head is None:
-            logits = _logits_array(model, self.outputs)
-        else:
-            hidden = next(self.outputs[value.name] for value, role in model.roles.outputs.items() if role != "present")
-            (logits,) = self._head.run({self._head.inputs[0]: hidden}).values()
-        return logits[:, -(last or tokens.shape[1]) :]
-
-    def _states_after_first(self) -> Arrays:
-        """Return the states of later steps, by their names or those of their next; zeros fill what is declared."""
-        assert self._decoder is not None
-        given = {value.name.removeprefix("output."): value for value in self._decoder.first.graph.outputs}
-        found: Arrays = {}
+        # the states of later steps, by their names or those of their next; zeros fill what is declared
+        given = {value.name.removeprefix("output."): value for value in model.graph.outputs}
+        self._states = {}
         for entry in self._decoder.later.roles.states:
             for name in (entry.next.name, entry.past.name):
                 if (value := given.get(name.removeprefix("input.").removeprefix("output."))) is not None:
                     array = self.outputs[value.name]
                     sizes = ((dim_at(value, axis), size) for axis, size in enumerate(array.shape))
                     lacking = [(max(0, dim - size) if isinstance(dim, int) else 0, 0) for dim, size in sizes]
-                    found[entry.past.name] = np.pad(array, lacking) if lacking else array
-        return found
+                    self._states[entry.past.name] = np.pad(array, lacking) if lacking else array
+        if self._head is None:
+            logits = _logits_array(model, self.outputs)
+        else:
+            hidden = next(self.outputs[value.name] for value, role in model.roles.outputs.items() if role != "present")
+            (logits,) = self._head.run({self._head.inputs[0]: hidden}).values()
+        return logits[:, -(last or tokens.shape[1]) :]
 
     def _logits_choice(self, tokens: np.ndarray, last: int | None = None) -> Arrays:
         return {LAST: np.array([-(last or tokens.shape[1])])} if self._can_choose else {}

@@ -41,7 +41,7 @@ from graphkit.progress import Progress, portion_of, with_share
 from graphkit.rewrite.base import copy_proto
 from graphkit.rewrite.new_interface import with_exposed, with_names
 from graphkit.runtime.session import RunError, Runner, as_provider, check_files, is_timeout
-from graphkit.shapes import AS_DECLARED, DimSpec, declarations, infer
+from graphkit.shapes import AS_DECLARED, DimSpec, declarations, infer, is_known
 from graphkit.shapes.constraints.dim_equalities import RANK_OF, fed_inputs, fixed_by, solve_dims
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.graph_inputs import Inputs
@@ -56,7 +56,6 @@ from graphkit.verify.interface_changes import (
     input_changes,
     narrowed_change,
     output_changes,
-    unknown_pairs,
 )
 from graphkit.verify.proof_engine import fatal_error, repeat_calls, run_isolated
 from graphkit.verify.proof_runs import (
@@ -221,7 +220,8 @@ class RewriteVerifier:
         spec = DimSpec.of(inputs={name: array.shape for name, array in arrays.items()}) | spec
         cuts = part.cuts if part is not None else ()
         fixed, spec = fixed_by(before, after, spec, computed_dims(before, cuts))
-        self.unsure = unknown_pairs(fixed)
+        # those that depend on data: no size of an input tells whether they hold
+        self.unsure = [pair for pair in fixed if not (is_known(pair.dim) and is_known(pair.size))]
         self.fixed = [pair for pair in fixed if pair not in self.unsure]
         numbers, relations = solve_dims(self.fixed, Inputs(before, spec).numbers)
         titles = (before.name, after.name) if before.name != after.name else (before.label, after.label)
@@ -255,8 +255,11 @@ class RewriteVerifier:
         part, (before, after) = self.two.part, self.two.models
         if part is not None and (fault := part.fault(after)):
             return replace(self.blank, failures=(fault,))
-        if reason := _unprovable_reason(before if part is None else after, after):
-            return replace(self.blank, failures=(reason,), is_unrun=True)
+        whole = before if part is None else after
+        random = next(chain(_unseeded_nodes(whole), _unseeded_nodes(after)), None)
+        if random is not None or not whole.graph.outputs:
+            what = "the original has no outputs" if random is None else f"'{random.path}' is random ({random.op_type})"
+            return replace(self.blank, failures=(f"{what}, so nothing can be proven",), is_unrun=True)
         if not self.two.provider.is_cpu:  # what normal forms say of the models is not what a device makes of them
             return self._test_runs(self.options.runs)
         is_run_once = not part and not has_float16(before)
@@ -510,12 +513,6 @@ def _with_interface(proof: RewriteProof, changes: Sequence[Change]) -> RewritePr
     harmless = tuple(change.text for change in changes if not change.narrows)
     proof = proof.plus(caveats=[change.gap for change in changes if change.gap], failures=failures)
     return replace(proof, interface=harmless)
-
-
-def _unprovable_reason(before: Model, after: Model) -> str:
-    if random := next(chain(_unseeded_nodes(before), _unseeded_nodes(after)), None):
-        return f"'{random.path}' is random ({random.op_type}), so nothing can be proven"
-    return "" if before.graph.outputs else "the original has no outputs, so nothing can be proven"
 
 
 def _with_seeds(before: Model, after: Model) -> tuple[Model, Model] | None:

@@ -80,17 +80,19 @@ def propose_assignments(
     are computed is only tried where none ran. `is_first` says whether a merged decoder runs the branch that does not
     read the past.
     """
-    tried: list[dict[str, int]] = []
+    tried: set[tuple[tuple[str, int], ...]] = set()
     dear: list[dict[str, int]] = []
     for choices in _wish_sizes(legal, successes, lengths, is_first, rows):
         known = len(successes)
         for wish in choices:
-            if (assignment := _nearest_legal(legal, wish, tried)) is None:
+            nearest = itertools.islice(legal.near(wish), len(tried) + 1)
+            assignment = next((dims for dims in nearest if tuple(sorted(dims.items())) not in tried), None)
+            if assignment is None:
                 continue
             if legal.cost(assignment) > max_cost:
                 dear.append(assignment)
                 continue
-            tried.append(assignment)
+            tried.add(tuple(sorted(assignment.items())))
             yield Proposal(assignment, wish is not choices[-1])
             if len(successes) > known:
                 break
@@ -163,14 +165,6 @@ def _vary_sizes(legal: LegalSizes, successes: Sequence[Assignment]) -> Iterator[
             yield {v.name: base[v.name] + (step if v.role in changed else 0) for v in legal.variables}
 
 
-def _nearest_legal(
-    legal: LegalSizes, wish: Mapping[str, int], tried: Iterable[dict[str, int]]
-) -> dict[str, int] | None:
-    known = {tuple(sorted(assignment.items())) for assignment in tried}
-    candidates = itertools.islice(legal.near(wish), len(known) + 1)
-    return next((candidate for candidate in candidates if tuple(sorted(candidate.items())) not in known), None)
-
-
 COST = 1_000_000  # elements that one such run may compute, or what the dearest of the usual runs computes
 TELLING = 4_000_000  # the same of one at which numbers turn
 MOST = 20_000_000  # elements that such a run computes at most
@@ -240,12 +234,19 @@ class Edges:
 
     def _edges_of_values(self, number: int) -> Iterator[Edge]:
         batches = [variable.name for variable in self.legal.variables if variable.role == "batch"]
-        roomy = next((dims for row in (ROOMY, SMALL) for dims in self._affordable_at(row)), None)
+        nearest: Iterable[dict[str, int]] = [{}]
+        if self.legal.variables:
+            wishes = (self.legal.near(self._wish(row)) for row in (ROOMY, SMALL))
+            nearest = chain.from_iterable(itertools.islice(wish, 1) for wish in wishes)
+        roomy = next((dims for dims in nearest if self.legal.cost(dims) <= self.budget), None)
         ran = sorted(self.usual, key=lambda dims: (-max((dims[n] for n in batches), default=1), self.legal.cost(dims)))
         choices = (*([roomy] if roomy is not None else []), *ran[:2]) or ({},)
         start = number % len(BY_ROW)
         mixed = (*BY_ROW[start:], *BY_ROW[:start])
-        kinds, maker = self.feeder.edge_kinds(choices[0], is_first=self.is_first), self.feeder.maker
+        feeder, maker = self.feeder, self.feeder.maker
+        every = feeder.sizes.shapes(choices[0], is_first=self.is_first)
+        shapes = {name: shape for name, shape in every.items() if name not in feeder.given}
+        kinds = {kind: draws for kind in feeder.kinds if (draws := maker.draws(kind, shapes))}
         has_masks = not maker.counts_masks and not maker.is_unpadded and bool(maker.model.roles.all(*MASKS))
         has_float_masks = has_masks and maker.has_float_masks
         for kind, draws in kinds.items():
@@ -322,10 +323,6 @@ class Edges:
 
     def _wish(self, row: Row) -> dict[str, int]:
         return _wish_of_symbols(self.legal, _sizes_by_role(row, 0, self.has_past), 0)
-
-    def _affordable_at(self, row: Row) -> Iterator[dict[str, int]]:
-        nearest = itertools.islice(self.legal.near(self._wish(row)), 1) if self.legal.variables else [dict[str, int]()]
-        return (dims for dims in nearest if self.legal.cost(dims) <= self.budget)
 
     def _legal(self, wish: Mapping[str, int]) -> list[dict[str, int]]:
         nearest = next(iter(self.legal.near(wish)), None)
