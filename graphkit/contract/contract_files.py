@@ -21,12 +21,10 @@ from graphkit.contract.host_contract import (
     SIZES,
     VERSION,
     AnyContract,
-    AnyPort,
     Contract,
     FileRecord,
     Port,
     ProofRecord,
-    State,
     is_unsealed,
 )
 from graphkit.dtypes import BITS, FLOATS, INTEGERS, dtype_name
@@ -66,36 +64,29 @@ def _shared_problems(contract: AnyContract, kind: str, names: Sequence[str]) -> 
     yield from _find_duplicates("method", [method.name for method in contract.methods])
     yield from _find_duplicates("state", [state.name for state in contract.states])
     for state in contract.states:
-        yield from (f"state '{state.name}' {problem}" for problem in _check_state(state))
+        if not _is_array(state.shape, state.dtype):
+            yield f"state '{state.name}' has no size, or no dtype of whole bytes"
+        elif state.bytes != math.prod(state.shape) * BYTES[state.dtype]:
+            yield f"state '{state.name}' does not take {state.bytes} bytes"
+        if state.axis is not None and state.axis >= len(state.shape):
+            yield f"state '{state.name}' has no axis {state.axis}"
     states = {state.name: state for state in contract.states}
     for method in contract.methods:
         for kind, ports in (("input", method.inputs), ("output", method.outputs)):
             for text in _find_duplicates(kind, [port.name for port in ports]):
                 yield f"{method.name}: {text}"
             for port in ports:
-                yield from (f"{method.name}: {kind} '{port.name}' {problem}" for problem in _check_port(port, states))
+                whose = f"{method.name}: {kind} '{port.name}'"
+                if not _is_array(port.shape, port.dtype):
+                    yield f"{whose} has no size, or no dtype of whole bytes"
+                if port.state and port.state not in states:
+                    yield f"{whose} is state '{port.state}', which is not there"
+                if port.kind == "state" and not port.of:
+                    yield f"{whose} is a state without a name"
 
 
 def _find_duplicates(kind: str, names: Sequence[str]) -> Iterator[str]:
     return (f"two have the name of {kind} '{name}'" for name in sorted(set(names)) if names.count(name) > 1)
-
-
-def _check_state(state: State) -> Iterator[str]:
-    if not _is_array(state.shape, state.dtype):
-        yield "has no size, or no dtype of whole bytes"
-    elif state.bytes != math.prod(state.shape) * BYTES[state.dtype]:
-        yield f"does not take {state.bytes} bytes"
-    if state.axis is not None and state.axis >= len(state.shape):
-        yield f"has no axis {state.axis}"
-
-
-def _check_port(port: AnyPort, states: Mapping[str, State]) -> Iterator[str]:
-    if not _is_array(port.shape, port.dtype):
-        yield "has no size, or no dtype of whole bytes"
-    if port.state and port.state not in states:
-        yield f"is state '{port.state}', which is not there"
-    if port.kind == "state" and not port.of:
-        yield "is a state without a name"
 
 
 def _is_array(shape: Sequence[int | str], dtype: str) -> bool:
@@ -119,8 +110,22 @@ def contract_problems(contract: Contract) -> Iterator[str]:
         for port in method.inputs:
             yield from (f"{method.name}: input '{port.name}' {text}" for text in _check_input(contract, place, port))
         for port in method.outputs:
-            yield from (f"{method.name}: output '{port.name}' {text}" for text in _check_output(contract, port))
-    yield from _check_steps(contract)
+            state = next((state for state in contract.states if state.name == port.writes), None)
+            shape = list(state.shape) if state is not None else []
+            if state is not None and state.axis is not None:
+                shape[state.axis : state.axis + 1] = [1]
+            if state is not None and (list(port.shape), port.dtype) != (shape, state.dtype):
+                yield f"{method.name}: output '{port.name}' does not fit state '{port.writes}'"
+    steps = [method for method in contract.methods if method.when == "step"]
+    if len(steps) > 1:
+        yield "it has several methods for a step"
+    scores = next((port for port in steps[0].outputs if not port.writes), None) if steps else None
+    if steps and scores is None:
+        yield f"no output of {steps[0].name} gives the logits"
+    if scores is not None and not _is_shared(math.prod(scores.shape), contract):
+        yield f"output '{scores.name}' of {steps[0].name} has no logits for each of {contract.sequences} sequences"
+    if bool(steps) != bool(contract.sizes["positions"]):
+        yield "sizes.positions is not 0 where nothing runs at each step, or 0 where something does"
 
 
 def _check_sound(contract: Contract) -> Iterator[str]:
@@ -139,19 +144,6 @@ def _check_sound(contract: Contract) -> Iterator[str]:
     for port in inputs:
         if port.is_sound and (sound < 1 or sound not in port.shape[1:]):
             yield f"input '{port.name}' holds no sound of {sound}"
-
-
-def _check_steps(contract: Contract) -> Iterator[str]:
-    steps = [method for method in contract.methods if method.when == "step"]
-    if len(steps) > 1:
-        yield "it has several methods for a step"
-    scores = next((port for port in steps[0].outputs if not port.writes), None) if steps else None
-    if steps and scores is None:
-        yield f"no output of {steps[0].name} gives the logits"
-    if scores is not None and not _is_shared(math.prod(scores.shape), contract):
-        yield f"output '{scores.name}' of {steps[0].name} has no logits for each of {contract.sequences} sequences"
-    if bool(steps) != bool(contract.sizes["positions"]):
-        yield "sizes.positions is not 0 where nothing runs at each step, or 0 where something does"
 
 
 def _check_input(contract: Contract, place: int, port: Port) -> Iterator[str]:
@@ -196,16 +188,6 @@ def _is_shared(count: int, contract: Contract) -> bool:
     return contract.sequences == 1 or (count > 0 and count % contract.sequences == 0)
 
 
-def _check_output(contract: Contract, port: Port) -> Iterator[str]:
-    state = next((state for state in contract.states if state.name == port.writes), None)
-    if state is None:
-        return
-    axis = state.axis
-    shape = state.shape if axis is None else (*state.shape[:axis], 1, *state.shape[axis + 1 :])
-    if (port.shape, port.dtype) != (shape, state.dtype):
-        yield f"does not fit state '{port.writes}'"
-
-
 def bundle_problems(contract: BundleContract) -> Iterator[str]:
     """Yield the contradictions of the contract of a bundle, a clause each."""
     if "batch" not in contract.sizes:
@@ -216,15 +198,25 @@ def bundle_problems(contract: BundleContract) -> Iterator[str]:
     lengths = {length.name for length in contract.lengths}
     yield from _shared_problems(contract, "length", [length.name for length in contract.lengths])
     for state in contract.states:
-        yield from (f"state '{state.name}' {text}" for text in _state_tensor(state, lengths, contract.arena))
+        if state.batch is not None and state.batch >= len(state.shape):
+            yield f"state '{state.name}' has no axis {state.batch}"
+        if state.end > contract.arena:
+            yield f"state '{state.name}' does not lie in the arena, at {state.offset}"
+        is_of_length = not state.length or state.length in lengths
+        if (state.update in ("slots", "ring")) != (state.axis is not None) or not is_of_length:
+            yield f"state '{state.name}' grows along no axis, or by a length that is not there"
     for before, after in itertools.pairwise(sorted(contract.states, key=lambda state: state.offset)):
         if before.end > after.offset:
             yield f"states '{before.name}' and '{after.name}' overlap"
     states = {state.name: state for state in contract.states}
     for method in contract.methods:
         yield from (f"{method.name}: {text}" for text in _check_method(method, states, lengths))
+    running = [method for method in contract.methods if method.when != "init"]
+    ports = [port for method in running for port in (*method.inputs, *method.outputs)]
     for state in contract.states:
-        if state.prefix != _takes_prefix(state, contract.methods):
+        dims = [port.shape[0] for port in ports if port.state == state.name and port.shape]
+        is_prefix = state.axis == 0 and bool(state.length) and all(isinstance(dim, str) for dim in dims)
+        if state.prefix != is_prefix:  # a prefix has any number of slots
             takes = "all slots" if state.prefix else "the slots in use alone"
             yield f"state '{state.name}': prefix is {str(state.prefix).lower()}, and the methods take {takes}"
     yield from _check_sizes(contract)
@@ -248,31 +240,17 @@ def _check_sizes(contract: BundleContract) -> Iterator[str]:
             yield f"length '{state.length}' may be {most[state.length]}, and state '{state.name}' has {slots} slots"
 
 
-def _state_tensor(state: StateTensor, lengths: set[str], arena: int) -> Iterator[str]:
-    if state.batch is not None and state.batch >= len(state.shape):
-        yield f"has no axis {state.batch}"
-    if state.end > arena:
-        yield f"does not lie in the arena, at {state.offset}"
-    is_of_length = not state.length or state.length in lengths
-    if (state.update in ("slots", "ring")) != (state.axis is not None) or not is_of_length:
-        yield "grows along no axis, or by a length that is not there"
-
-
-def _takes_prefix(state: StateTensor, methods: Sequence[BundleMethod]) -> bool:
-    """Whether all methods but `init` take a state with any number of slots, which come first."""
-    ports = (port for method in methods if method.when != "init" for port in (*method.inputs, *method.outputs))
-    dims = [port.shape[:1] for port in ports if port.state == state.name]
-    return state.axis == 0 and bool(state.length) and all(isinstance(dim, str) for (dim,) in filter(None, dims))
-
-
 def _check_method(method: BundleMethod, states: dict[str, StateTensor], lengths: set[str]) -> Iterator[str]:
     if set(method.access) != set(states):
         yield "it does not say what it does with each state"
         return
     for kind, ports in (("input", method.inputs), ("output", method.outputs)):
         for port in ports:
-            state = states.get(port.state)
-            if state is not None and not (port.dtype == state.dtype and _fits_sizes(port.shape, state.shape)):
+            if (state := states.get(port.state)) is None:
+                continue
+            pairs = zip(port.shape, state.shape, strict=False)
+            fits = all(isinstance(dim, str) or dim == size for dim, size in pairs)
+            if not fits or (len(port.shape), port.dtype) != (len(state.shape), state.dtype):
                 yield f"{kind} '{port.name}' does not fit state '{port.state}'"
     for port in method.inputs:
         yield from (f"input '{port.name}' {text}" for text in _method_input(port, method, lengths))
@@ -291,11 +269,6 @@ def _check_method(method: BundleMethod, states: dict[str, StateTensor], lengths:
         port_fed = fed.get(change.input)
         if change.length not in lengths or port_fed is None or change.axis >= len(port_fed.shape):
             yield f"it changes length '{change.length}' by an input that is not there"
-
-
-def _fits_sizes(shape: Sequence[int | str], sizes: Sequence[int]) -> bool:
-    pairs = zip(shape, sizes, strict=False)
-    return len(shape) == len(sizes) and all(isinstance(dim, str) or dim == size for dim, size in pairs)
 
 
 def _method_input(port: BundlePort, method: BundleMethod, lengths: set[str]) -> Iterator[str]:

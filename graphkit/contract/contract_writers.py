@@ -265,10 +265,16 @@ def _array_constants(
     rows = [{**vars(t), "row_bytes": math.prod(t.shape) * _item_bytes(t.dtype)} for t in contract.tables]
     yield {"kind": "Table", "name": named[0].name, "records": rows}
     yield {"kind": "State", "name": named[1].name, "records": [_state_record(state) for state in contract.states]}
-    methods = []
+    methods, places = [], {state.name: place for place, state in enumerate(contract.states)}
     for method, (inputs, outputs) in zip(contract.methods, ports, strict=True):
         for kind, group, given in (("Input", inputs, method.inputs), ("Output", outputs, method.outputs)):
-            yield {"kind": kind, "name": group.name, "records": [_port_record(contract, port) for port in given]}
+            records = []
+            for port in given:
+                of, output = (-1, -1) if port.source is None else _place_of(contract, port.source)
+                window = port.source.window if port.source is not None else 0
+                source = {"kind": port.kind, "by": port.by, "window": window, "of": of, "output": output}
+                records.append({**_tensor_record(port), "source": source, "writes": places.get(port.writes)})
+            yield {"kind": kind, "name": group.name, "records": records}
         plain = {"name": method.name, "file": method.file, "each_step": method.when == "step"}
         methods.append({**plain, "inputs": inputs, "outputs": outputs})
     yield {"kind": "Method", "name": named[2].name, "records": methods}
@@ -286,13 +292,6 @@ def _state_record(state: State) -> dict[str, Any]:
     stride = math.prod(state.shape[axis + 1 :]) * record["item_bytes"]
     blocks = math.prod(state.shape[:axis])  # how often the slots are repeated
     return {**record, "slots": {"axis": axis, "count": state.shape[axis], "stride": stride, "blocks": blocks}}
-
-
-def _port_record(contract: Contract, port: Port) -> dict[str, Any]:
-    of, output = (-1, -1) if port.source is None else _place_of(contract, port.source)
-    source = {"kind": port.kind, "by": port.by, "window": port.source.window if port.source else 0}
-    writes = next((place for place, state in enumerate(contract.states) if state.name == port.writes), None)
-    return {**_tensor_record(port), "source": {**source, "of": of, "output": output}, "writes": writes}
 
 
 def _or_none(number: int | None) -> int:

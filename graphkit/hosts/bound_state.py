@@ -269,13 +269,17 @@ class Sessions:
         """
         if method.file not in self.opened:
             prepack = method.file in self.packed if self.prepack is None else self.prepack
-            path = self.folder / method.file
-            session = self.open(
-                path, optimize=self.optimize, threads=self.threads, prepack=prepack, provider=self.provider
+            path, provider = self.folder / method.file, self.provider
+            self.opened[method.file] = self.open(
+                path, optimize=self.optimize, threads=self.threads, prepack=prepack, provider=provider
             )
-            self.opened[method.file] = session
-        _check_ports(method, self.opened[method.file])
-        return self.opened[method.file]
+        session = self.opened[method.file]
+        sides = ("inputs", method.inputs, session.inputs), ("outputs", method.outputs, session.outputs)
+        for what, ports, there in sides:
+            if odd := sorted({port.name for port in ports} ^ set(there)):
+                problem = f"its {what} are not those that bundle.json says, such as '{odd[0]}'"
+                raise ModelError(problem, file=session.label, hint="make the bundle again")
+        return session
 
 
 def packed_files(contract: BundleContract) -> frozenset[str]:
@@ -390,14 +394,27 @@ class BoundMethods:
             self._bindings[method.name] = known
         elif state.devices:
             state.settle(self._memories[method.name])
-        self._bind_prefixes(method, bound, feeds)
+        after = {name: int(length[0]) for name, length in state.lengths.items()}
+        for change in method.changes:
+            after[change.length] += feeds[change.input].shape[change.axis]
+        for prefix in self._prefixes[method.name]:
+            count = prefix.ports.state.in_use(after[prefix.ports.state.length])
+            if count != prefix.count:
+                prefix.bind(bound, count)
         results = {port.name: _result_array(port, shape) for port, shape in self._results[method.name].items()}
         for name, array in results.items():
             bound.bind_value(array, (), (name,))
         bound.run()
         given = bound.free_outputs()
         for port in ports.whole:
-            self._take_state(method, port, given.get(port.name), sizes)
+            tensor, content = self.contract.state(port.writes), given.get(port.name)
+            shape = _resolved_dims(port, sizes) if content is None else content.shape
+            assert shape is not None
+            if content is not None:  # onnxruntime has allocated it
+                state.view(tensor, shape, after=True)[...] = content
+            state.note_written(tensor, shape)
+            if self._memories[method.name][tensor.name] is not None:
+                state.note_device(tensor.name)
         if method.when == "once":  # logits of a long prompt are large: nothing is kept of them
             del self._bindings[method.name], self._prefixes[method.name], self._results[method.name]
         return {port.name: given[port.name] if port.name in given else results[port.name] for port in ports.results}
@@ -482,29 +499,6 @@ class BoundMethods:
                 bound.bind_output(name, state.view(tensor, shape, spare=spare, after=True))
         return False
 
-    def _bind_prefixes(self, method: BundleMethod, bound: Binding, feeds: Mapping[str, np.ndarray]) -> None:
-        after = {name: int(length[0]) for name, length in self.state.lengths.items()}
-        for change in method.changes:
-            after[change.length] += feeds[change.input].shape[change.axis]
-        for prefix in self._prefixes[method.name]:
-            tensor = prefix.ports.state
-            count = tensor.in_use(after[tensor.length])
-            if count != prefix.count:
-                prefix.bind(bound, count)
-
-    def _take_state(
-        self, method: BundleMethod, port: BundlePort, given: np.ndarray | None, sizes: Mapping[str, int]
-    ) -> None:
-        """Take note of a state that a method has replaced as a whole; copy it where onnxruntime has allocated it."""
-        tensor = self.contract.state(port.writes)
-        shape = _resolved_dims(port, sizes) if given is None else given.shape
-        assert shape is not None
-        if given is not None:
-            self.state.view(tensor, shape, after=True)[...] = given
-        self.state.note_written(tensor, shape)
-        if self._memories[method.name][tensor.name] is not None:
-            self.state.note_device(tensor.name)
-
     def _kept(self, method: BundleMethod, name: str, array: np.ndarray) -> np.ndarray:
         """Return an array of the bundle's own with the same content, so that nothing is bound anew at each step."""
         if (kept := self._fed.get((method.name, name))) is None or kept.shape != array.shape:
@@ -522,11 +516,3 @@ class BoundMethods:
 def _resolved_dims(port: BundlePort, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
     dims = [sizes.get(dim) if isinstance(dim, str) else dim for dim in port.shape]
     return None if None in dims else tuple(dim for dim in dims if dim is not None)
-
-
-def _check_ports(method: BundleMethod, session: Session | IsolatedSession) -> None:
-    sides = ("inputs", method.inputs, session.inputs), ("outputs", method.outputs, session.outputs)
-    for what, ports, there in sides:
-        if odd := sorted({port.name for port in ports} ^ set(there)):
-            problem = f"its {what} are not those that bundle.json says, such as '{odd[0]}'"
-            raise ModelError(problem, file=session.label, hint="make the bundle again")

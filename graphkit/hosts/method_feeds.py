@@ -104,21 +104,21 @@ def checked_feeds(
         else:
             given = mask if kind == "mask" else inputs.get(port.name)
         if given is None:
-            given = _default_input(method, port, sizes)
+            if "mask" not in port.name or any(isinstance(dim, str) and dim not in sizes for dim in port.shape):
+                raise UsageError(f"'{method.name}' needs '{port.name}', {port.dtype}{list(port.shape)}")
+            given = np.ones([dim if isinstance(dim, int) else sizes[dim] for dim in port.shape], port.dtype)
         feeds[port.name] = _fitting_input(method, port, given, sizes, most)
-        _check_legal(port, sizes, legal)
+        for dim in port.shape:
+            rule = legal.get(dim) if isinstance(dim, str) else None
+            if rule is not None and not rule.allows(size := sizes[str(dim)]):
+                why = f"at which the model does not run: {dim} is {rule.words}"
+                raise UsageError(f"'{port.name}' has {size} for {dim}, {why}")
     counted = [*method.sources.get("tokens", ()), *(port for _, port in method.fed)]
     rows = next((len(feeds[port.name]) for port in counted if feeds[port.name].ndim), None)
     for port in method.sources.get("kept", ()):
         feeds[port.name] = np.array([kept], np.int64)
         sizes[port.name] = kept or feeds[method.sources["tokens"][-1].name].shape[1]
     return Feeds(feeds, sizes, sizes.get("batch", rows))
-
-
-def _default_input(method: BundleMethod, port: BundlePort, sizes: Mapping[str, int]) -> np.ndarray:
-    if "mask" not in port.name or any(isinstance(dim, str) and dim not in sizes for dim in port.shape):
-        raise UsageError(f"'{method.name}' needs '{port.name}', {port.dtype}{list(port.shape)}")
-    return np.ones([dim if isinstance(dim, int) else sizes[dim] for dim in port.shape], port.dtype)
 
 
 def _fitting_input(
@@ -143,14 +143,6 @@ def _fitting_input(
                 raise UsageError(f"'{port.name}' has {size} for {dim}: the bundle takes 1 to {most}")
             sizes[dim] = size
     return array
-
-
-def _check_legal(port: BundlePort, sizes: Mapping[str, int], legal: Mapping[str, LegalSize]) -> None:
-    for dim in port.shape:
-        rule = legal.get(dim) if isinstance(dim, str) else None
-        if rule is not None and not rule.allows(size := sizes[str(dim)]):
-            why = f"at which the model does not run: {dim} is {rule.words}"
-            raise UsageError(f"'{port.name}' has {size} for {dim}, {why}")
 
 
 def of_source(method: BundleMethod, ids: npt.ArrayLike, mask: npt.ArrayLike | None) -> dict[str, np.ndarray]:

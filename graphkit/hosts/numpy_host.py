@@ -83,7 +83,12 @@ class Host:
         if not unchecked:
             check_folder(self.folder, self.contract, file.name, checksums=checksums)
         self.tables = {table.name: _table_rows(self.folder, table) for table in self.contract.tables}
-        _check_memory(self.contract, path)
+        ports = [port for method in self.contract.methods for port in (*method.inputs, *method.outputs)]
+        tensors: list[State | Port] = [*self.contract.states, *ports]
+        size = sum(math.prod(tensor.shape) * np.dtype(tensor.dtype).itemsize for tensor in tensors)
+        if 0 < machine_memory() < size:
+            problem = f"its states, inputs and outputs take {size:,} bytes, more than this machine has"
+            raise ModelError(problem, file=str(path), hint="lower again with a smaller --max-cache-len or --src-len")
         self.state = {state.name: np.zeros(state.shape, state.dtype) for state in self.contract.states}
         self.axis = {state.name: state.axis for state in self.contract.states}
         self.given: dict[str, np.ndarray] = {}
@@ -341,15 +346,6 @@ def _goes_on(tokens: Sequence[int], steps: int, ends: Sequence[int]) -> bool:
 def _fill_mask(mask: np.ndarray, port: Port, shape: Sequence[int] = ()) -> np.ndarray:
     typed = np.maximum(mask, np.finfo(port.dtype).min).astype(port.dtype)  # an infinite floor could give NaN
     return np.ascontiguousarray(np.broadcast_to(typed, shape or port.shape)).reshape(port.shape)
-
-
-def _check_memory(contract: Contract, path: Path) -> None:
-    ports = [port for method in contract.methods for port in (*method.inputs, *method.outputs)]
-    tensors: list[State | Port] = [*contract.states, *ports]
-    size = sum(math.prod(tensor.shape) * np.dtype(tensor.dtype).itemsize for tensor in tensors)
-    if 0 < machine_memory() < size:
-        problem = f"its states, inputs and outputs take {size:,} bytes, more than this machine has"
-        raise ModelError(problem, file=str(path), hint="lower again with a smaller --max-cache-len or --src-len")
 
 
 def _table_rows(folder: Path, table: Table) -> np.ndarray:
