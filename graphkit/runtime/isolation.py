@@ -173,7 +173,16 @@ class Worker:
         with self._lock:
             answer = None
             try:
-                self._wait_until_ready()
+                if not self.is_ready:
+                    answer, _ = self._exchange_messages(None, SECONDS_TO_START * waiting_factor())
+                    if answer is None:
+                        self._process.kill()
+                        self._process.wait()
+                        raise GraphkitError(
+                            f"the process that runs models does not start: {self._last_words() or 'no message'} - "
+                            "see whether `python -c 'import onnxruntime'` works"
+                        )
+                    self.is_ready, answer = True, None
                 end = 0
                 for key, value in values.items():
                     request[key], end = self.arena.put(value, end)
@@ -200,19 +209,6 @@ class Worker:
     def close(self) -> None:
         """End the process."""
         self._end()
-
-    def _wait_until_ready(self) -> None:
-        if self.is_ready:
-            return
-        answer, _ = self._exchange_messages(None, SECONDS_TO_START * waiting_factor())
-        if answer is None:
-            self._process.kill()
-            self._process.wait()
-            raise GraphkitError(
-                f"the process that runs models does not start: {self._last_words() or 'no message'} - "
-                "see whether `python -c 'import onnxruntime'` works"
-            )
-        self.is_ready = True
 
     def _exchange_messages(self, request: Message | None, seconds: float) -> tuple[Message | None, bool]:
         """Send a request, if any, and return the answer, None where there is none; and whether time was over."""

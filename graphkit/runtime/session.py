@@ -305,11 +305,9 @@ class CapturedSession(Session):
             self._binding.bind_ortvalue_input(name, self._arrays[name].value)
         for name in self.outputs:
             self._binding.bind_ortvalue_output(name, self._arrays[name].value)
-        self._check_record({name: zeros[name] for name in self.inputs}, provider)
-
-    def _check_record(self, feed: Mapping[str, np.ndarray], provider: Provider) -> None:
-        self.run(feed)
+        self.run(zeros)
         rng = np.random.default_rng(0)
+        feed = {name: zeros[name] for name in self.inputs}
         feed = {name: rng.random(a.shape).astype(a.dtype) if a.dtype.kind == "f" else a for name, a in feed.items()}
         repeated, plain = self.run(feed), dict(zip(self.outputs, run_unrecorded(self.onnx, feed), strict=True))
         for name, array in plain.items():
@@ -528,7 +526,10 @@ class IsolatedSession:
         except DiedError as error:
             self._timeouts += error.timed_out
             self._deaths += not error.timed_out
-            died = RunError(error.why, file=self.label, hint=f"it ran at {_shapes_text(arrays)}")
+            shapes = [f"{name} {list(array.shape)}" for name, array in arrays.items()]
+            others = f" and {len(shapes) - MAX_SHAPES} more" if len(shapes) > MAX_SHAPES else ""
+            hint = f"it ran at {', '.join(shapes[:MAX_SHAPES]) or 'no inputs'}{others}"
+            died = RunError(error.why, file=self.label, hint=hint)
             died.timed_out = error.timed_out
             self._last = None if error.timed_out else (error, arrays)
             raise self._with_death(died) from error
@@ -632,12 +633,6 @@ class IsolatedBinding:
         return {name: array for name, array in self._given.items() if self._outputs[name] is None}
 
 
-def _shapes_text(arrays: Mapping[str, np.ndarray]) -> str:
-    texts = [f"{name} {list(array.shape)}" for name, array in arrays.items()]
-    more = f" and {len(texts) - MAX_SHAPES} more" if len(texts) > MAX_SHAPES else ""
-    return (", ".join(texts[:MAX_SHAPES]) or "no inputs") + more
-
-
 def place_model(model: Model, provider: Provider, dims: Mapping[str, int]) -> Message:
     """Return where onnxruntime places the nodes of a model at these sizes of symbols: see `place_nodes`.
 
@@ -679,12 +674,12 @@ def run_small_models(models: Iterable[SmallModel]) -> Iterator[Found | str]:
     assert process is not None
     while listed := [*itertools.islice(rest, AT_ONCE)]:
         begun.append(process.begin(partial(_run_models, process, listed), is_optional=True))
-    return chain.from_iterable(map(_wait_for, begun))
 
+    def wait_for(answer: Callable[[], list[Found | str]]) -> list[Found | str]:
+        check_time()
+        return answer()
 
-def _wait_for(answer: Callable[[], list[Found | str]]) -> list[Found | str]:
-    check_time()
-    return answer()
+    return chain.from_iterable(map(wait_for, begun))
 
 
 def _run_models(process: Process, models: Sequence[SmallModel]) -> list[Found | str]:

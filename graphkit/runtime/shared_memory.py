@@ -102,7 +102,12 @@ class Arena:
 
         def take(place: Json, dtype: np.dtype, shape: list[int]) -> np.ndarray:
             assert isinstance(place, (int, list))
-            arena, offset = (self, place) if isinstance(place, int) else (self._block_of(*place[:2]), place[2])
+            arena, offset = (self, place) if isinstance(place, int) else (self, 0)
+            if isinstance(place, list):
+                number, name, offset = place
+                if number not in self._blocks:
+                    self._blocks[number] = Arena(name)
+                arena = self._blocks[number]
             size = dtype.itemsize * math.prod(shape)
             view: np.ndarray = np.ndarray(shape, dtype, arena._map_bytes(offset + size, grow=False), offset)
             return view.copy() if copy else view
@@ -113,11 +118,6 @@ class Arena:
         """Let the blocks of the other process go, but for these."""
         for number in self._blocks.keys() - {*numbers}:
             self._blocks.pop(number).close()
-
-    def _block_of(self, number: int, place: str) -> Arena:
-        if number not in self._blocks:
-            self._blocks[number] = Arena(place)
-        return self._blocks[number]
 
     def trim(self) -> None:
         """Give memory back where a large value was stored; views of it must be gone."""

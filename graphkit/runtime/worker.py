@@ -61,36 +61,27 @@ def main(place: str, parent: str) -> None:
 
 def serve_requests(parent: int, start: Callable[[], Callable[[Message], Message]]) -> None:
     """Answer requests until the parent is gone, by the function that `start` makes once output is out of its way."""
-    _die_with(parent)
-    if os.name == "posix":
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
-    requests, replies = _own_pipes()
-    reply = start()
-    write_message(replies, {"ready": True})
-    for request in _receive_requests(requests):
-        write_message(replies, reply(request))
-
-
-def _die_with(parent: int) -> None:
     if sys.platform == "linux":
         import ctypes
 
         ctypes.CDLL(None).prctl(DEATH_OF_PARENT, signal.SIGKILL)
-    if os.name == "posix" and os.getppid() != parent:  # it died before
-        os._exit(1)
+    if os.name == "posix":
+        if os.getppid() != parent:  # it died before
+            os._exit(1)
+        import resource
 
-
-def _own_pipes() -> tuple[IO[bytes], IO[bytes]]:
-    """Return stdin and stdout as pipes of our own; output that a library prints goes to stderr."""
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
+    # pipes of our own; output that a library prints goes to stderr
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
-    return requests, replies
+    reply = start()
+    write_message(replies, {"ready": True})
+    for request in _receive_requests(requests):
+        write_message(replies, reply(request))
 
 
 def _receive_requests(requests: IO[bytes]) -> Iterator[Message]:
