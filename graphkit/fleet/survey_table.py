@@ -111,8 +111,7 @@ def _shown_table(every: pa.Table, chosen: pa.Table, values: Mapping[str, Sequenc
 def kind_lines(path: str) -> Iterator[str]:
     """Yield a line for each kind of finding that models of a table have, the worst first, with how many have it.
 
-    Raises:
-        UsageError: The file is no such table.
+    Raises UsageError where the file is no such table.
     """
     every, lines = read_table(path), list[str]()
     for kind in KINDS:

@@ -264,8 +264,7 @@ class Sessions:
     def of(self, method: BundleMethod) -> Session | IsolatedSession:
         """Return the session of a method's file.
 
-        Raises:
-            ModelError: onnxruntime does not load it, or it has other inputs or outputs.
+        Raises ModelError where onnxruntime does not load it, or it has other inputs or outputs.
         """
         if method.file not in self.opened:
             prepack = method.file in self.packed if self.prepack is None else self.prepack

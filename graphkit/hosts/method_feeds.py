@@ -209,8 +209,7 @@ def warn_once(text: str, kind: type[Warning], level: int) -> None:
 def check_bundle(folder: Path, contract: BundleContract) -> None:
     """Check that the methods of a bundle are those of its models: names, dtypes, dims, and the state that each moves.
 
-    Raises:
-        ModelError: A model is missing or broken, or `bundle.json` says something else of it.
+    Raises ModelError where a model is missing or broken, or `bundle.json` says something else of it.
     """
     models = {file: load(folder / file) for file in dict.fromkeys(method.file for method in contract.methods)}
     for method in contract.methods:

@@ -40,24 +40,21 @@ class ByteSource(ABC):
     def buffer(self) -> Buffer:
         """Return its bytes, of which only those are read that somebody looks at.
 
-        Raises:
-            ModelError: It cannot be read.
+        Raises ModelError where it cannot be read.
         """
 
     @abstractmethod
     def local(self, spans: Sequence[tuple[int, int]]) -> Path:
         """Return a file of this machine that has these parts, each from an offset to another one, in the same places.
 
-        Raises:
-            ModelError: They cannot be fetched.
+        Raises ModelError where they cannot be fetched.
         """
 
     @abstractmethod
     def beside(self, location: str) -> tuple[Path, int | None]:
         """Return the path that names a file at a location relative to this one, and its size; None where it is missing.
 
-        Raises:
-            ModelError: It is a link that leads elsewhere, or no regular file.
+        Raises ModelError where it is a link that leads elsewhere, or no regular file.
         """
 
     def read(self) -> None:  # noqa: B027 - a file of this machine has nothing to do
@@ -138,8 +135,7 @@ class LocalFile(ByteSource):
 def map_file(path: Path) -> Mapped:
     """Return a read-only memory map of a file; an empty file, which cannot be mapped, is empty bytes.
 
-    Raises:
-        ModelError: It cannot be opened.
+    Raises ModelError where it cannot be opened.
     """
     try:
         with path.open("rb") as file:
@@ -174,8 +170,7 @@ class Extent(NamedTuple):
 def external_extent(tensor: TensorProto) -> Extent:
     """Return where the payload of an external tensor lies.
 
-    Raises:
-        ModelError: An entry is missing or is not a non-negative integer.
+    Raises ModelError where an entry is missing or is not a non-negative integer.
     """
     hint = "the reference is corrupt; export the model again"
     entries = {entry.key: entry.value for entry in tensor.external_data}
@@ -203,8 +198,7 @@ def refer_to_bytes(tensor: TensorProto, location: str, offset: int, length: int)
 def find_data_file(model: Path, location: str) -> DataFile:
     """Return the data file that a location names, inside the model's folder.
 
-    Raises:
-        ModelError: The location leaves the folder, or is not a regular file.
+    Raises ModelError where the location leaves the folder, or is not a regular file.
     """
     hint = "put the data file into the model's folder and name it by a relative path"
     if "\0" in location or PurePosixPath(location).is_absolute() or PureWindowsPath(location).anchor:
@@ -218,8 +212,7 @@ def find_data_file(model: Path, location: str) -> DataFile:
 def check_bounds(place: Extent, data_file: DataFile, promised: int | None) -> None:
     """Check that an extent lies within its data file; a missing file has no bounds.
 
-    Raises:
-        ModelError: It ends past the end of the file.
+    Raises ModelError where it ends past the end of the file.
     """
     if data_file.size is None:
         return
@@ -247,8 +240,7 @@ _PLACES: dict[Path, Path | str] = {}  # of files and folders that messages name 
 def stream_file(name: str) -> Iterator[Path]:
     """Give the path of a file that stands for a stream, and remove the file at the end.
 
-    Raises:
-        OutputError: There is no folder for temporary files.
+    Raises OutputError where there is no folder for temporary files.
     """
     with kept_in_temporary(STREAMED):
         folder = Path(tempfile.mkdtemp(prefix="graphkit-"))
@@ -318,8 +310,7 @@ def name_as_staged(stage: Path, place: Path | str) -> Iterator[None]:
 def kept_in_temporary(what: str) -> Iterator[None]:
     """Let an error of a block, which keeps something in the folder for temporary files, be told as one of that folder.
 
-    Raises:
-        OutputError: The folder takes no files.
+    Raises OutputError where the folder takes no files.
     """
     try:
         yield
@@ -357,8 +348,7 @@ class Scratch:
     def append(self, parts: Iterable[bytes]) -> tuple[int, int]:
         """Write bytes behind those that are there, part by part; return where they start, and how many they are.
 
-        Raises:
-            OutputError: There is no room for them.
+        Raises OutputError where there is no room for them.
         """
         with kept_in_temporary(REWRITTEN), self.path.open("ab") as file:
             start = file.tell()

@@ -167,8 +167,7 @@ def make_ir_model(
 ) -> onnx_ir.Model:
     """Return a model of onnx_ir; its large weights are the tensors that were given, or read when asked for.
 
-    Raises:
-        UsageError: onnx_ir is not installed.
+    Raises UsageError where onnx_ir is not installed.
     """
     try:
         import onnx_ir

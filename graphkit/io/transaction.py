@@ -83,8 +83,7 @@ def write_all_or_none(
 def recover_unfinished(key: Path) -> None:
     """Undo the unfinished writes of killed runs for the same target, and remove their leftovers.
 
-    Raises:
-        OutputError: A file cannot be put back.
+    Raises OutputError where a file cannot be put back.
     """
     for work in sorted(key.parent.glob(f"{glob.escape(_folder_prefix(key))}*")):
         lock = None
@@ -104,8 +103,7 @@ def recover_unfinished(key: Path) -> None:
 def made_folder(folder: Path) -> Iterator[None]:
     """Make a folder with its parents; where the block fails, remove those that were made.
 
-    Raises:
-        OutputError: It cannot be made.
+    Raises OutputError where it cannot be made.
     """
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     finished = False
@@ -189,10 +187,7 @@ def _write_journal(work: Path, targets: Sequence[Path]) -> None:
 def _roll_back(work: Path, folder: Path) -> None:
     """Remove the new files that are in place, models before their data; then put the old ones back, data first.
 
-    Without a journal nothing was changed, or all is done.
-
-    Raises:
-        OutputError: A file cannot be put back.
+    Without a journal nothing was changed, or all is done. Raises OutputError where a file cannot be put back.
     """
     if not (work / JOURNAL).exists():
         return

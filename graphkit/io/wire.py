@@ -155,8 +155,7 @@ PACKED: dict[str, dict[int, int]] = {
 def validate_model_bytes(data: Buffer) -> None:
     """Walk every message of a serialized ModelProto, for the byte offset of a fault that protobuf reports without one.
 
-    Raises:
-        Fault: On the first fault.
+    Raises Fault on the first fault.
     """
     _validate_message(data, "ModelProto", 0, len(data), 0)
 

@@ -65,8 +65,7 @@ def convert_bytes(model: bytes, version: int) -> bytes:
 def _run_tool(tool: str, model: bytes, *arguments: str) -> bytes:
     """Return the result of running a tool on a serialized model.
 
-    Raises:
-        ToolError: It fails, or takes too much time or memory.
+    Raises ToolError where it fails, or takes too much time or memory.
     """
     seconds = DEFAULT_LIMITS.time(0)
     started = worker_command("graphkit.runtime.external_tools", str(DEFAULT_LIMITS.bytes()), tool, *arguments)

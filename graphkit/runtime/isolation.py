@@ -339,8 +339,7 @@ class Process:
     def ask(self, request: Message, seconds: float, **values: object) -> Message:
         """Return the answer to a request.
 
-        Raises:
-            DiedError: It ended the process; the next request gets a new one, without sessions.
+        Raises DiedError where it ended the process; the next request gets a new one, without sessions.
         """
         if self._is_over:
             _cancel()

@@ -82,8 +82,7 @@ def open_model(
 def run_model(session: InferenceSession, feed: Mapping[str, np.ndarray]) -> list[Any]:
     """Return all outputs of a session; those of types that onnxruntime has no arrays for are read from its memory.
 
-    Raises:
-        Exception: Whatever onnxruntime raises; its errors have no common base.
+    Raises whatever onnxruntime raises; its errors have no common base.
     """
     ports = {port.name: ODD_TYPES.get(port.type) for port in (*session.get_inputs(), *session.get_outputs())}
     if not any(ports.values()):
@@ -109,8 +108,7 @@ def run_in_place(
 ) -> dict[str, np.ndarray]:
     """Run a session on arrays where they are, outputs among them; return those outputs that have none.
 
-    Raises:
-        Exception: Whatever onnxruntime raises; its errors have no common base.
+    Raises whatever onnxruntime raises; its errors have no common base.
     """
     binding = session.io_binding()
     for name, array in feed.items():

@@ -98,8 +98,7 @@ CPU = Provider()
 def parse_provider(text: str) -> Provider:
     """Return the provider that `NAME[:KEY=VALUE…]` stands for; a value may contain colons.
 
-    Raises:
-        ProviderError: Nobody knows it, or an option has no value.
+    Raises ProviderError where nobody knows it, or an option has no value.
     """
     name, *parts = text.split(":")
     known = find_provider(name)
@@ -117,8 +116,7 @@ def parse_provider(text: str) -> Provider:
 def find_provider(name: str) -> KnownProvider:
     """Return a provider by its name, or by onnxruntime's name for it, which also those have that are built in alone.
 
-    Raises:
-        ProviderError: There is none.
+    Raises ProviderError where there is none.
     """
     for known in KNOWN_PROVIDERS:
         if name.lower() in (known.name, known.runtime_name.lower()):
@@ -157,8 +155,7 @@ def is_here(known: KnownProvider) -> str:
 def check_provider(provider: Provider) -> None:
     """Check that a provider is installed; whether its device is there shows when a model is loaded.
 
-    Raises:
-        ProviderError: It is not installed.
+    Raises ProviderError where it is not installed.
     """
     if provider.is_cpu:
         return

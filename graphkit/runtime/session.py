@@ -78,8 +78,7 @@ class RunError(ModelError):
 def as_provider(provider: Provider | str) -> Provider:
     """Return the provider that a text stands for, which is installed.
 
-    Raises:
-        UsageError: Nobody knows it, or it is not installed.
+    Raises UsageError where nobody knows it, or it is not installed.
     """
     try:
         known = parse_provider(provider) if isinstance(provider, str) else provider
@@ -179,8 +178,7 @@ class Session:
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return every output by name: an array, or a list, a dict or None where it is no tensor.
 
-        Raises:
-            RunError: The model fails on these inputs.
+        Raises RunError where the model fails on these inputs.
         """
         with _told_errors(self.label):
             values = run_model(self.onnx, feed)
@@ -245,8 +243,7 @@ NO_COPY = "a copy from the device or to it fails"
 class DeviceArray:
     """A tensor in the memory of a device, as onnxruntime describes it, of the size of the array that it holds at first.
 
-    Raises:
-        Exception: There is no room, or onnxruntime cannot allocate there; its errors have no common base.
+    Raises Exception where there is no room, or onnxruntime cannot allocate there; its errors have no common base.
     """
 
     def __init__(self, memory: Any, array: np.ndarray) -> None:
@@ -256,8 +253,7 @@ class DeviceArray:
     def write(self, array: np.ndarray) -> None:
         """Copy an array of its size and dtype into it.
 
-        Raises:
-            RunError: The copy fails, or it has another dtype, of which onnxruntime would copy the bytes.
+        Raises RunError where the copy fails, or it has another dtype, of which onnxruntime would copy the bytes.
         """
         if array.dtype != self.dtype:
             raise RunError(f"an array is {array.dtype}, and the model takes {np.dtype(self.dtype)}")
@@ -488,8 +484,7 @@ class IsolatedSession:
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return every output by name: an array, or a list, a dict or None where it is no tensor.
 
-        Raises:
-            RunError: The model fails on these inputs, takes too much time or memory, or ends the process.
+        Raises RunError where the model fails on these inputs, takes too much time or memory, or ends the process.
         """
         values = self._run({name: np.asarray(array) for name, array in feed.items()})
         return dict(zip(self.outputs, values, strict=True))
@@ -503,8 +498,7 @@ class IsolatedSession:
     ) -> dict[str, np.ndarray]:
         """Let outputs be written into these arrays, of `shared_zeros`; return those that have none.
 
-        Raises:
-            RunError: See `run`.
+        Raises RunError as `run` does.
         """
         (values,) = self._run(feed, outputs=outputs)
         assert isinstance(values, dict)
@@ -636,8 +630,7 @@ class IsolatedBinding:
 def place_model(model: Model, provider: Provider, dims: Mapping[str, int]) -> Message:
     """Return where onnxruntime places the nodes of a model at these sizes of symbols: see `place_nodes`.
 
-    Raises:
-        ModelError: A data file is missing, the provider does not start, or onnxruntime does not load the model.
+    Raises ModelError where a data file is missing, the provider does not start, or onnxruntime does not load the model.
     """
     check_files(model)
     serialized, folder = model_content(model)

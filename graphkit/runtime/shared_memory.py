@@ -150,8 +150,7 @@ _LIVE: dict[int, tuple[str, range]] = {}  # the place of each block, and its add
 def shared_zeros(size: int) -> np.ndarray:
     """Return so many bytes of 0, which child processes read and write where they are.
 
-    Raises:
-        OSError: There is not enough memory.
+    Raises OSError where there is not enough memory.
     """
     import numpy as np
 
@@ -184,8 +183,7 @@ def block_of(array: np.ndarray) -> Json:
 def encode_value(value: object, place: Callable[[np.ndarray], Json]) -> Json:
     """Return a value as JSON, its arrays by where `place` puts them.
 
-    Raises:
-        TypeError: It holds a value other than an array, list, dict, string or number.
+    Raises TypeError where it holds a value other than an array, list, dict, string or number.
     """
     import numpy as np
 

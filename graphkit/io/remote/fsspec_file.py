@@ -249,8 +249,7 @@ def _hub_place(url: str) -> _Place:
 def hub_file(url: str) -> HubFile:
     """Return a file of a repository, for which the library of the hub gives the address and the login.
 
-    Raises:
-        UsageError: The URL names no file.
+    Raises UsageError where the URL names no file.
     """
     match = ADDRESS.fullmatch(url)
     if match is None or not match[4]:
@@ -281,8 +280,7 @@ def hub_folder(url: str) -> list[str]:
 def hub_models(url: str) -> dict[str, str]:
     """Return the URLs of the ONNX files of an organisation, a repository or a folder, each with the commit it is of.
 
-    Raises:
-        ModelError: The hub does not list it.
+    Raises ModelError where the hub does not list it.
     """
     if url.removeprefix("hf://").rstrip("/").count("/") == 0:
         owner = url.removeprefix("hf://").rstrip("/")

@@ -94,8 +94,7 @@ class Served(ABC):
     def check(self, head: Head) -> None:
         """Check that it has not changed, where the answers before did not say so themselves.
 
-        Raises:
-            ModelError: It has.
+        Raises ModelError where it has.
         """
 
     @abstractmethod
@@ -144,8 +143,7 @@ class Parts:
     def resize(self, size: int) -> None:
         """Make it as long as the file on the server, with a hole at its end.
 
-        Raises:
-            OutputError: There is no room for so long a file.
+        Raises OutputError where there is no room for so long a file.
         """
         try:
             self._file.truncate(size)
