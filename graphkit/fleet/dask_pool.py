@@ -77,12 +77,21 @@ class DaskPool:
     def _open_client(self) -> Iterator[Client]:
         with contextlib.ExitStack() as stack:
             try:
-                place = self._scheduler or stack.enter_context(_cluster_here(self._jobs))
+                here = {"threads_per_worker": 1, "silence_logs": logging.CRITICAL}
+                place = self._scheduler or stack.enter_context(
+                    LocalCluster(self._jobs, dashboard_address="127.0.0.1:0", **here)
+                )
                 client = stack.enter_context(Client(place, timeout=SECONDS_TO_CONNECT, set_as_default=False))
             except (OSError, ValueError) as error:
                 hint = "check the address, and whether the scheduler runs"
                 raise UsageError(f"{self._name}: no scheduler answers there - {hint}") from error
-            self._check_workers(client)
+            try:
+                client.wait_for_workers(1, timeout=SECONDS_WITHOUT_WORKERS)
+            except TimeoutError as error:
+                raise self._alone_error() from error
+            for address, about in client.get_versions(packages=[PACKAGE])["workers"].items():
+                if (version := about["packages"][PACKAGE]) != __version__:  # one without graphkit would end
+                    raise _other_version(address, version or "missing", __version__)
             yield client
 
     def _yield_counts(
@@ -132,16 +141,6 @@ class DaskPool:
             if time.monotonic() - seen > SECONDS_WITHOUT_WORKERS:
                 raise self._alone_error()
 
-    def _check_workers(self, client: Client) -> None:
-        """Wait for the first worker, and check that those that are there have graphkit; one without it would end."""
-        try:
-            client.wait_for_workers(1, timeout=SECONDS_WITHOUT_WORKERS)
-        except TimeoutError as error:
-            raise self._alone_error() from error
-        for address, about in client.get_versions(packages=[PACKAGE])["workers"].items():
-            if (version := about["packages"][PACKAGE]) != __version__:
-                raise _other_version(address, version or "missing", __version__)
-
     def _gone_error(self) -> GraphkitError:
         return GraphkitError(f"{self._name}: the scheduler is lost - {AGAIN}")
 
@@ -150,10 +149,6 @@ class DaskPool:
         return GraphkitError(
             f"{self._name}: {problem} - start some with `dask worker {self._scheduler or ''}`; {AGAIN}"
         )
-
-
-def _cluster_here(workers: int) -> LocalCluster:
-    return LocalCluster(workers, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL)
 
 
 def _other_version(worker: str, version: str, required: str) -> UsageError:

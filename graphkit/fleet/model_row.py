@@ -40,20 +40,16 @@ def model_row(task: SurveyTask) -> Row:
         if options.folds:
             facts["shape_nodes_folded"] = shape_ops(fold(model).model).on_shapes
         if options.reports:
-            facts["report"] = _write_page(made, task)
+            readable = NOT_IN_A_NAME.sub("-", task.name.rpartition("::")[2])[-LONGEST_NAME:].strip("-.")
+            digest = hashlib.sha256(task.name.encode(errors="surrogateescape")).hexdigest()[:12]  # of the path
+            page = storage.place_inside(options.reports, f"{readable}-{digest}.html")
+            storage.write_text(made.to_html(), page)
+            facts["report"] = f"{storage.name_of(options.reports)}/{storage.name_of(page)}"
     except GraphkitError as error:
         is_of_tensor = isinstance(error, ModelError) and error.tensor is not None  # whose file nobody has told
         files = facts.get("data_files", UNKNOWN if is_of_tensor else None)
         return row_of(task, {"error": str(error), "data_files": files}, time.monotonic() - start)
     return row_of(task, facts, time.monotonic() - start)
-
-
-def _write_page(made: Report, task: SurveyTask) -> str:
-    """Write the page of a report, and return where it is beside the table: its name ends with a digest of the path."""
-    readable = NOT_IN_A_NAME.sub("-", task.name.rpartition("::")[2])[-LONGEST_NAME:].strip("-.")
-    name = f"{readable}-{hashlib.sha256(task.name.encode(errors='surrogateescape')).hexdigest()[:12]}.html"
-    storage.write_text(made.to_html(), storage.place_inside(task.options.reports, name))
-    return f"{storage.name_of(task.options.reports)}/{name}"
 
 
 def _model_facts(made: Report) -> dict[str, object]:

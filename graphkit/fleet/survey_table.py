@@ -82,7 +82,9 @@ def survey_table(
     chosen = every
     for condition in where:
         chosen = chosen.filter(_row_mask(chosen, condition))
-    order = [_sort_key(word, every) for word in sort] or list(WORST)
+    words = {word: _known_name(word.removeprefix("-"), every, f"--sort {word}") for word in sort}
+    order = [(name, "descending" if word.startswith("-") else "ascending") for word, name in words.items()]
+    order = order or list(WORST)
     first = chosen.sort_by(order).slice(0, most)
     asked = {*(key for key, _ in order), *(found_column(condition.strip()) for condition in where)}
     asked |= {match[1] for match in map(CONDITION.fullmatch, where) if match}
@@ -135,11 +137,6 @@ def _report_address(report: str, table: str, page: str) -> str:
         return storage.place_beside(storage.shown_place(table).partition("?")[0], quote(report))
     here, there = Path(page).absolute(), Path(table).absolute().parent / report
     return there.as_uri() if here.drive != there.drive else quote(Path(os.path.relpath(there, here)).as_posix())
-
-
-def _sort_key(word: str, table: pa.Table) -> tuple[str, str]:
-    name = word.removeprefix("-")
-    return _known_name(name, table, f"--sort {word}"), "descending" if word.startswith("-") else "ascending"
 
 
 def _row_mask(table: pa.Table, condition: str) -> Any:

@@ -182,21 +182,15 @@ def _expand_source(source: str, stdin: Iterable[str]) -> Iterator[tuple[str, str
     elif Path(source).is_file() and not source.endswith(".onnx"):
         yield from _models_of_list(_list_lines(source))
     else:
-        yield from ((path, _file_revision(path)) for path in _paths_of_source(source))
-
-
-def _paths_of_source(source: str) -> Iterator[str]:
-    if os.path.isdir(source):
-        yield from _models_below(source)
-    elif Path(source).is_file():
-        yield source
-    elif glob.has_magic(source):
-        matches = glob.iglob(source, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
-        yield from (model for path in matches for model in (_models_below(path) if os.path.isdir(path) else [path]))
-    elif source.endswith(".onnx"):
-        yield source  # a row says that it is missing
-    else:
-        raise UsageError(f"{source}: No such file or folder - check the path")
+        paths: Iterable[str] = [source]  # where it is missing, a row says so
+        if os.path.isdir(source):
+            paths = _models_below(source)
+        elif not Path(source).is_file() and glob.has_magic(source):
+            matches = glob.iglob(source, recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
+            paths = (model for path in matches for model in (_models_below(path) if os.path.isdir(path) else [path]))
+        elif not source.endswith(".onnx"):
+            raise UsageError(f"{source}: No such file or folder - check the path")
+        yield from ((path, _file_revision(path)) for path in paths)
 
 
 def _models_below(folder: str) -> Iterator[str]:

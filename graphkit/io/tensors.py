@@ -18,7 +18,6 @@ from graphkit.dtypes import BITS, COMPLEX, TYPED_FIELDS
 from graphkit.errors import ModelError
 from graphkit.io.byte_source import (
     DataFile,
-    Extent,
     check_bounds,
     external_extent,
     find_data_file,
@@ -112,7 +111,10 @@ def check_tensors(held: Iterable[Held], file: Path | None, references: Mapping[i
             if tensor.data_location == TensorProto.EXTERNAL and file is not None:
                 place = external_extent(tensor)
                 if place.location == file.name and place.offset in references:
-                    _claim_tensor(place, left_in_file)
+                    if place.offset not in left_in_file:
+                        problem = f"two tensors have their data at byte {place.offset:,} of the model file"
+                        raise ModelError(problem, hint="move the one that is external data into a file of its own")
+                    left_in_file.remove(place.offset)
                     continue
                 if place.location not in data_files:
                     data_files[place.location] = find_data_file(file, place.location)
@@ -141,14 +143,6 @@ def _check_tensor(tensor: TensorProto) -> None:
     if promised is not None and actual is not None and actual != promised:
         problem = f"{actual:,} {unit}, but dtype and dims {list(dims)[:8]} need {promised:,}"
         raise ModelError(problem, hint="the file was cut or edited; export the model again")
-
-
-def _claim_tensor(place: Extent, left_in_file: set[int]) -> None:
-    """Note that a tensor was left in the model file; external data that the file itself declares must not lie there."""
-    if place.offset not in left_in_file:
-        problem = f"two tensors have their data at byte {place.offset:,} of the model file"
-        raise ModelError(problem, hint="move the one that is external data into a file of its own")
-    left_in_file.remove(place.offset)
 
 
 def restore_payloads(model: onnx.ModelProto, file: Path, references: Mapping[int, Reference]) -> None:

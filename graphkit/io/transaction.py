@@ -131,13 +131,22 @@ def _put_in_place(work: Path, targets: Sequence[Path], overwrite: bool) -> None:
         OSError: One cannot be renamed; then all is as it was before.
         OutputError: One exists, and must not be replaced.
     """
-    had = [target for target in targets if overwrite and _is_file(target)]
+    had = list[Path]()
+    for target in targets if overwrite else ():
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISREG(target.lstat().st_mode):
+                raise OutputError(f"{target}: is not a regular file - name another output")
+            had.append(target)
     if len(targets) == 1 and overwrite:  # which is one step
         (work / NEW / targets[0].name).replace(targets[0])
         return
     finished = False
     try:
-        _write_journal(work, targets)
+        # which files are to come, by their numbers in the file system, so that nobody else's are touched
+        numbers = {target.name: (work / NEW / target.name).stat().st_ino for target in targets}
+        unfinished = work / f"{JOURNAL}.part"
+        unfinished.write_text(json.dumps(numbers), encoding="utf-8")
+        unfinished.replace(work / JOURNAL)
         for target in reversed(had):
             target.replace(work / OLD / target.name)
         for target in targets:
@@ -147,17 +156,6 @@ def _put_in_place(work: Path, targets: Sequence[Path], overwrite: bool) -> None:
     finally:
         if not finished:
             _roll_back(work, targets[0].parent)
-
-
-def _is_file(target: Path) -> bool:
-    """Whether a file stands there. Raises OutputError where it is none that may be replaced."""
-    try:
-        mode = target.lstat().st_mode
-    except FileNotFoundError:
-        return False
-    if not stat.S_ISREG(mode):
-        raise OutputError(f"{target}: is not a regular file - name another output")
-    return True
 
 
 def _place_file(new: Path, target: Path) -> None:
@@ -176,14 +174,6 @@ def _place_file(new: Path, target: Path) -> None:
         raise OutputError(f"{target}: exists - name another output with -o, or replace it with --overwrite") from error
 
 
-def _write_journal(work: Path, targets: Sequence[Path]) -> None:
-    """Note which files are to come, by their numbers in the file system, so that nobody else's are touched."""
-    numbers = {target.name: (work / NEW / target.name).stat().st_ino for target in targets}
-    unfinished = work / f"{JOURNAL}.part"
-    unfinished.write_text(json.dumps(numbers), encoding="utf-8")
-    unfinished.replace(work / JOURNAL)
-
-
 def _roll_back(work: Path, folder: Path) -> None:
     """Remove the new files that are in place, models before their data; then put the old ones back, data first.
 
@@ -191,7 +181,12 @@ def _roll_back(work: Path, folder: Path) -> None:
     """
     if not (work / JOURNAL).exists():
         return
-    numbers = _read_journal(work)
+    try:
+        numbers = json.loads((work / JOURNAL).read_text(encoding="utf-8"))
+    except ValueError:  # also what is no UTF-8
+        numbers = None
+    if not isinstance(numbers, dict) or any(Path(name).name != name for name in numbers):
+        raise _StuckError(f"{work / JOURNAL}: is no journal of graphkit's - look through {work}, then remove it")
     for name in reversed(numbers):
         with _putting_back(folder / name, work):
             if os.path.lexists(folder / name) and (folder / name).lstat().st_ino == numbers[name]:
@@ -204,16 +199,6 @@ def _roll_back(work: Path, folder: Path) -> None:
             elif os.path.lexists(old):
                 _place_file(old, target)
     (work / JOURNAL).unlink()
-
-
-def _read_journal(work: Path) -> dict[str, int]:
-    try:
-        numbers = json.loads((work / JOURNAL).read_text(encoding="utf-8"))
-    except ValueError:  # also what is no UTF-8
-        numbers = None
-    if not isinstance(numbers, dict) or any(Path(name).name != name for name in numbers):
-        raise _StuckError(f"{work / JOURNAL}: is no journal of graphkit's - look through {work}, then remove it")
-    return numbers
 
 
 @contextlib.contextmanager
@@ -297,8 +282,12 @@ def write_text(path: Path, text: str, inputs: Iterable[Path] = ()) -> None:
     """
     target = Path(os.path.realpath(path))  # a link stays, what it leads to is replaced
     try:
-        if target.exists():
-            _check_replaceable(path, target, inputs)
+        if any(target.exists() and source.exists() and target.samefile(source) for source in inputs):
+            raise OutputError(f"{path}: is an input, which is never overwritten - name another output")
+        if target.is_dir():
+            raise OutputError(f"{path}: is a folder - name a file in it")
+        if target.exists() and not target.is_file():  # a device such as /dev/null must not be replaced
+            raise OutputError(f"{path}: is not a regular file - name one, or leave the output out to print")
     except OSError as error:
         raise OutputError(f"{path}: cannot be written: {error.strerror} - check the folder") from error
     with (
@@ -306,12 +295,3 @@ def write_text(path: Path, text: str, inputs: Iterable[Path] = ()) -> None:
         place(target).open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as file,
     ):
         file.write(text)
-
-
-def _check_replaceable(path: Path, target: Path, inputs: Iterable[Path]) -> None:
-    if any(source.exists() and target.samefile(source) for source in inputs):
-        raise OutputError(f"{path}: is an input, which is never overwritten - name another output")
-    if target.is_dir():
-        raise OutputError(f"{path}: is a folder - name a file in it")
-    if not target.is_file():  # a device such as /dev/null must not be replaced
-        raise OutputError(f"{path}: is not a regular file - name one, or leave the output out to print")

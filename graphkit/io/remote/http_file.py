@@ -206,7 +206,8 @@ class HttpFile(Served):
         if url.origin() == self._origin:  # aiohttp sends a login to no other server that it is led to
             headers |= self._headers
         has_login = "Authorization" in headers
-        session, proxy = _shared_session(has_login=has_login), _proxy_of(url) if has_login else None
+        needs_proxy = has_login and url.host is not None and not proxy_bypass(url.host)
+        session, proxy = _shared_session(has_login=has_login), getproxies().get(url.scheme) if needs_proxy else None
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=self._idle, sock_read=self._idle)
         try:
             # aiohttp counts a redirect as one too many when the last of these comes
@@ -221,7 +222,10 @@ class HttpFile(Served):
                     self._final = answer.url
                     yield answer
                 finally:
-                    _hang_up(answer)
+                    # what was not read to its end is closed at once: TLS would wait for the other side
+                    transport = answer.connection.transport if answer.connection else None
+                    if transport is not None and not answer.content.is_eof():
+                        transport.abort()
         except aiohttp.TooManyRedirects as error:
             raise Fault(f"the server redirects more than {REDIRECTS} times") from error
         except aiohttp.NonHttpUrlRedirectClientError as error:
@@ -318,13 +322,6 @@ def _whole_answer(size: int | None, span: Span, head: Head | None) -> tuple[int,
     return size, (0, size)
 
 
-def _hang_up(answer: aiohttp.ClientResponse) -> None:
-    """Close a connection with an answer that was not read to its end, at once: TLS would wait for the other side."""
-    transport = answer.connection.transport if answer.connection else None
-    if transport is not None and not answer.content.is_eof():
-        transport.abort()
-
-
 @cache
 def _shared_session(*, has_login: bool) -> aiohttp.ClientSession:
     """Return the session of this process for requests with or without a login, which keeps its connections.
@@ -340,7 +337,3 @@ def _shared_session(*, has_login: bool) -> aiohttp.ClientSession:
     )
     atexit.register(lambda: sync(get_loop(), session.close, timeout=1))
     return session
-
-
-def _proxy_of(url: URL) -> str | None:
-    return None if url.host is None or proxy_bypass(url.host) else getproxies().get(url.scheme)

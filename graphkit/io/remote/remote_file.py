@@ -274,8 +274,14 @@ def predict_offsets(offsets: Sequence[int], end: int, count: int) -> list[tuple[
     """
     known = offsets[-HISTORY:]
     steps = [after - before for before, after in itertools.pairwise(known)]
-    start = _earlier_run_end(steps)
-    if start is None:
+    start, longest = 0, 0  # where the longest run of steps ends that are the last ones, too; the latest of several
+    for place in range(len(steps) - 1, 0, -1):
+        length = 0
+        while length < place and abs(steps[place - 1 - length] - steps[-1 - length]) <= SLACK:
+            length += 1
+        if length > longest:
+            start, longest = place, length
+    if not longest:
         return []
     following: list[tuple[int, int]] = []
     at, period, skipped = offsets[-1], len(steps) - start, len(offsets) - len(known)
@@ -286,18 +292,6 @@ def predict_offsets(offsets: Sequence[int], end: int, count: int) -> list[tuple[
             break
         following.append((at, skipped + (like + 1 if like + 1 < len(steps) else start)))
     return following
-
-
-def _earlier_run_end(steps: Sequence[int]) -> int | None:
-    """Return where the longest run of steps ends that are the last ones, too; the latest of several such places."""
-    best, longest = None, 0
-    for place in range(len(steps) - 1, 0, -1):
-        length = 0
-        while length < place and abs(steps[place - 1 - length] - steps[-1 - length]) <= SLACK:
-            length += 1
-        if length > longest:
-            best, longest = place, length
-    return best
 
 
 TAIL = 64 << 10  # bytes at the end, where the inputs and outputs are
