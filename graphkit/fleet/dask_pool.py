@@ -77,10 +77,7 @@ class DaskPool:
     def _open_client(self) -> Iterator[Client]:
         with contextlib.ExitStack() as stack:
             try:
-                here = {"threads_per_worker": 1, "silence_logs": logging.CRITICAL}
-                place = self._scheduler or stack.enter_context(
-                    LocalCluster(self._jobs, dashboard_address="127.0.0.1:0", **here)
-                )
+                place = self._scheduler or stack.enter_context(_cluster_here(self._jobs))
                 client = stack.enter_context(Client(place, timeout=SECONDS_TO_CONNECT, set_as_default=False))
             except (OSError, ValueError) as error:
                 hint = "check the address, and whether the scheduler runs"
@@ -149,6 +146,10 @@ class DaskPool:
         return GraphkitError(
             f"{self._name}: {problem} - start some with `dask worker {self._scheduler or ''}`; {AGAIN}"
         )
+
+
+def _cluster_here(workers: int) -> LocalCluster:
+    return LocalCluster(workers, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=logging.CRITICAL)
 
 
 def _other_version(worker: str, version: str, required: str) -> UsageError:
