@@ -22,10 +22,19 @@ from graphkit.errors import count_things
 from graphkit.graph.cache_entries import CacheEntry, growing_axis
 from graphkit.graph.declared_types import Dim, TensorType, declared_type, shape_text
 from graphkit.graph.names import family_labels, family_pattern
-from graphkit.graph.operator_traits import CUTTING, GATHERING, PRESERVING, cut_bounds, operator_set
+from graphkit.graph.operator_traits import COSINES, CUTTING, GATHERING, PRESERVING, cut_bounds, operator_set
 from graphkit.graph.roles import Roles, declared_rank
 from graphkit.graph.uses import MOVES, moved_from
-from graphkit.graph.view import Node, Value, find_nodes, follow_chain, unwrap_value, walk_breadth_first, walk_postorder
+from graphkit.graph.view import (
+    Node,
+    Value,
+    all_nodes,
+    find_nodes,
+    follow_chain,
+    unwrap_value,
+    walk_breadth_first,
+    walk_postorder,
+)
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Cell, Prose, line, size_text, table
 from graphkit.shapes import Expr, infer
@@ -385,6 +394,9 @@ def table_positions(model: Model) -> int | None:
     alone = [(indices, count) for indices, count in rows if offsets.get(indices) is None]
     counts = [count - offset for indices, count in rows if (offset := offsets.get(indices)) is not None]
     counts += [count - offset for indices, count in alone for offset in _past_offsets(model, indices)]
+    tables = (node.input(COSINES[node.operator]) for node in all_nodes(model.scopes) if node.operator in COSINES)
+    shapes = (infer(model)[table].dims or () for table in tables if table is not None and table.is_constant)
+    counts += [dims[0].constant or 0 for dims in shapes if len(dims) == 2]
     return min((count for count in (*counts, *_count_cut_tables(model)) if count > 0), default=None)
 
 

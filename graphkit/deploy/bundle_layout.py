@@ -71,7 +71,8 @@ def build_bundle(
     lengths |= dict.fromkeys(state.length for state in states if state.length)
     takes_tokens = any("tokens" in part.method.kinds.values() for part in parts)  # which a host chooses from logits
     seen = "slots in use: the tokens that the decoder has seen"
-    positions = "the models count positions, from the slots in use and from the mask" if lengths else "there are none"
+    beside = " and from the mask" if any("mask" in part.method.kinds.values() for part in parts) else ""
+    positions = f"the models count positions, from the slots in use{beside}" if lengths else "there are none"
     named = ((part.symbols.get(symbol), size) for part in parts for symbol, size in part.largest.items())
     return BundleContract(
         data=data,

@@ -10,7 +10,7 @@ from msgspec import Struct, structs
 
 from graphkit.analysis.model_fit import given_states
 from graphkit.deploy.deploy_sizes import fold_decoder
-from graphkit.deploy.export_inputs import share_dim_names, takes_positions
+from graphkit.deploy.export_inputs import drop_idle_inputs, share_dim_names, takes_positions
 from graphkit.deploy.export_pipeline import SOURCES, Pipeline
 from graphkit.errors import UsageError
 from graphkit.graph.cache_entries import CacheEntry, Slot
@@ -19,6 +19,7 @@ from graphkit.graph.roles import declared_rank
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.options import Update
+from graphkit.passes.attention.decompose_attention import ATTENTIONS, DecomposeAttention
 from graphkit.passes.attention.share_kv_heads import ShareKvHeads
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu.cache_interface import find_growths
@@ -212,13 +213,26 @@ def unpacked_logits(method: MethodModel) -> MethodModel:
 def _prepare_model(model: Model, update: Update, *others: Model) -> _Draft:
     """Return a model folded, without copies of grouped heads, and with the operators that writing and others need."""
     result, changes = fold_changes(model)
-    shared = run_to_fixpoint(result, [ShareKvHeads()])
-    draft = _Draft(result, changes).with_changes(shared.model, shared.changes, is_exact=shared.model is result)
+    draft = _with_plain_attention(_Draft(result, changes))
+    shared = run_to_fixpoint(draft.model, [ShareKvHeads()])
+    draft = draft.with_changes(shared.model, shared.changes, is_exact=shared.model is draft.model)
     opset = max(SINCE[update], *(each.graph.opset() for each in (model, *others)))
     if draft.model.graph.opset() >= opset:
         return draft
     converted = _run_step(draft.model, ConvertOpset(opset))
     return draft.with_changes(fold(converted.model).model, converted.changes)
+
+
+def _with_plain_attention(draft: _Draft) -> _Draft:
+    """Return a model in which no attention joins a cache itself, and prompts have no padding where one did."""
+    readers = (node for past in draft.model.roles.pasts for node, _ in past.consumers)
+    if not any(node.operator in ATTENTIONS for node in readers):
+        return draft
+    outcome = run_to_fixpoint(draft.model, [DecomposeAttention(unpadded=True)])
+    if outcome.declined:
+        raise UsageError(f"{draft.model.name}: {DecomposeAttention.name()}: {outcome.declined[0]}")
+    folded = drop_idle_inputs(fold(outcome.model).model)
+    return draft.with_changes(folded, outcome.changes, is_exact=False)
 
 
 def _in_place(draft: _Draft, step: UpdateCacheInPlace, count_slots: CountSlotsInUse | None = None) -> _Draft:
@@ -245,13 +259,10 @@ def _run_step(model: Model, step: Pass) -> Outcome:
 
 
 def _way_out(model: Model) -> str:
-    """Return the advice for a cache that is rounded, that an attention joins itself, or that is moved or stacked."""
-    operators = {node.op_type for node in all_nodes(model.scopes)}
+    """Return the advice for a cache that is rounded, moved or stacked."""
     advice = ""
-    if "QuantizeLinear" in operators:
+    if any(node.op_type == "QuantizeLinear" for node in all_nodes(model.scopes)):
         advice = "take the export back to floats: graphkit rewrite -p 'dequantize{qdq=true}'"
-    elif operators & {"Attention", "GroupQueryAttention"}:
-        advice = "write its attention in plain operators: graphkit rewrite -p 'decompose-attention{unpadded=true}'"
     elif any(growth.new is None for growth in find_growths(model, infer(model), [])):
         advice = "lower it, which takes such a cache, or export it with new keys and values joined to it as it comes"
     return f" - {advice}" if advice else ""

@@ -299,4 +299,10 @@ ANGLES: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are positio
     "Cos": (0,),
     "RotaryEmbedding": (3,),
     "com.microsoft.RotaryEmbedding": (1,),
+    "com.microsoft.GroupQueryAttention": (9,),
+}
+COSINES: Mapping[str, int] = {  # operator -> the input that is a table of cosines, a row for each position
+    "RotaryEmbedding": 1,
+    "com.microsoft.RotaryEmbedding": 2,
+    "com.microsoft.GroupQueryAttention": 7,
 }

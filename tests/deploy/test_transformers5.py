@@ -25,9 +25,7 @@ from graphkit.deploy.make_bundle import BundleExport
 from graphkit.equivalence.originals import Originals
 from graphkit.errors import UsageError
 from graphkit.hosts.numpy_host import Host
-from graphkit.passes.attention.decompose_attention import DecomposeAttention
 from graphkit.passes.state.join_encoder import chain_models
-from graphkit.rewrite.fixpoint import run_to_fixpoint
 from graphkit.rewrite.new_interface import with_names, with_symbols
 from graphkit.shapes import const, symbol
 from graphkit.shapes.constraints.legal_sizes import Sizes, symbol_roles
@@ -632,17 +630,26 @@ def test_a_floor_of_masks_is_as_deep_as_large_scores_need_it(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_an_export_of_the_model_builder_is_bundled_once_its_attention_is_in_plain_operators(tmp_path: Path) -> None:
+def test_a_bundle_of_the_model_builder_has_attention_in_plain_operators_and_no_mask(tmp_path: Path) -> None:
     export = unpacked_export("llama-builder", tmp_path / "export")
-    with pytest.raises(UsageError, match=r"graphkit rewrite -p 'decompose-attention\{unpadded=true\}'"):
-        bundled(export, tmp_path / "bundle")
-    plain = run_to_fixpoint(graphkit.load(export / "model.onnx"), [DecomposeAttention(unpadded=True)]).model
-    (tmp_path / "plain").mkdir()
-    plain.save(tmp_path / "plain" / "model.onnx")
-    bundle = bundled(tmp_path / "plain", tmp_path / "bundle")
+    bundle = bundled(export, tmp_path / "bundle", verify=True)
+    assert "mask" not in {port.kind for method in bundle.contract.methods for port in method.inputs}
     for case in cases_of(export):
         given = bundle.generate(case["inputs"]["input_ids"], max_new_tokens=case["tokens"].shape[1])
         assert [cut(np.array(row)) for row in given] == [cut(row) for row in case["tokens"]]
+
+
+def test_a_bundle_refuses_an_attention_that_has_no_plain_spelling(tmp_path: Path) -> None:
+    export = unpacked_export("llama-builder", tmp_path / "export")
+    step = onnx.load(export / "model.onnx", load_external_data=False)
+    for node in step.graph.node:
+        if node.op_type == "GroupQueryAttention":
+            node.attribute.append(helper.make_attribute("smooth_softmax", 1))
+    onnx.save(step, export / "model.onnx")
+    with pytest.raises(
+        UsageError, match=r"decompose-attention: .*its smooth_softmax is set, which has no"
+    ):
+        bundled(export, tmp_path / "bundle")
 
 
 def negate_output(file: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -12,7 +12,7 @@ from msgspec import Struct
 from onnx import TensorProto, helper
 
 from graphkit.dtypes import FLOATS
-from graphkit.graph.new_nodes import make_concat, make_gather, make_reshape
+from graphkit.graph.new_nodes import make_concat, make_gather, make_reshape, make_slice
 from graphkit.graph.operator_traits import RESHAPING
 from graphkit.graph.view import Node, Value, unwrap_value
 from graphkit.rewrite import ROUNDING, Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite
@@ -25,8 +25,8 @@ SHORT_MASKS_SINCE = 24  # masks that end before the keys do, which hide the rest
 GROUPED = "com.microsoft.GroupQueryAttention"
 ATTENTIONS = ("Attention", GROUPED)
 ROTARY = slice(7, 9)  # inputs of a GroupQueryAttention
-BIAS = 10
-UNKNOWN = (9, 11, 12, 13)
+POSITIONS, BIAS = 9, 10
+UNKNOWN = (11, 12, 13)
 
 
 class HeadSizes(Struct, frozen=True):
@@ -85,7 +85,7 @@ def _check_parts(node: Node) -> None:
             raise MatchFailure("it has a window, which has no plain spelling here")
         return
     if any(node.input(index) is not None for index in UNKNOWN):
-        raise MatchFailure("it has positions, sinks or scales of its own: export GroupQueryAttention without them")
+        raise MatchFailure("it has sinks or scales of its own: export GroupQueryAttention without them")
     odd = ("rotary_interleaved", "smooth_softmax", "qk_output", "sliding_window_cache", "kv_cache_bit_width")
     if name := next((name for name in odd if node.attr(name, 0)), ""):
         raise MatchFailure(f"its {name} is set, which has no plain spelling here")
@@ -101,9 +101,9 @@ class DecomposeAttention(Rewrite):
     another order: the last digits of results may change. A query for which the mask leaves no key gives 0: all that is
     added to its scores is -inf or, as in onnxruntime's kernels for float32 and float16, the least number of the dtype.
 
-    Legality: heads and their size are known numbers. A GroupQueryAttention reads queries, keys and values apart, has a
-    past that grows, and lengths that are past and new tokens together. Sinks, interleaved rotary embeddings, windows of
-    opset 25, quantised caches and scores as an output are declined.
+    Legality: heads and their size are known numbers. A GroupQueryAttention has a past that grows, and lengths that are
+    past and new tokens together. Sinks, interleaved rotary embeddings, windows of opset 25, quantised caches and scores
+    as an output are declined.
 
     Attributes:
         unpadded: Whether lengths of a GroupQueryAttention that depend on data are taken to be past and new tokens too.
@@ -199,9 +199,7 @@ class _Parts(Builder):
         if self.tables:  # of cosines and sines, at the new positions
             dims = self.editor.shapes.dims(self.tables[0])
             half = (dims[-1].constant if dims else None) or sizes.size // 2
-            step = self._number(1, "step", TensorProto.INT64)
-            places = self.add("Range", self.past, self.total, step, role="rotary_places")
-            cos, sin = (self.append(make_gather(table, places, 0), "angles") for table in self.tables)
+            cos, sin = self._angles()
             query, key = (self._rotate_heads(each, name, cos, sin, half) for each, name in ((query, "q"), (key, "k")))
         self.keys, self.values = self._join_past(key, 0), self._join_past(value, 1)
         values = self._repeat_heads(self.values, "values", sizes.value_size)
@@ -315,6 +313,28 @@ class _Parts(Builder):
         """How many keys there are, with those of the past."""
         new = self._length_of(self.qkv[1], "new")
         return self.add("Add", self.past, new, role="total") if self.cache else new
+
+    def _angles(self) -> Iterator[str]:
+        """Yield cosines and sines at the positions of the new tokens.
+
+        As in onnxruntime, positions that are given count for tokens after a past; without one the first of them alone
+        does, from which all rows count.
+        """
+        given, step = self.node.input(POSITIONS), self._number(1, "step", TensorProto.INT64)
+        if given is None:
+            places = self.add("Range", self.past, self.total, step, role="rotary_places")
+        else:
+            zero = self._number(0, "first", TensorProto.INT64)
+            count = self.add("Range", zero, self._length_of(self.qkv[0], "queries"), step, role="counted")
+            corner = self.append(make_slice(given, *(self.integers([each] * 2, "corner") for each in (0, 1))), "corner")
+            places = self.add("Add", corner, count, role="rotary_places")
+            if self.cache:
+                is_first = self.add("Equal", self.past, zero, role="is_first")
+                places = self.add("Where", is_first, places, given, role="rotary_places")
+        for table in self.tables:
+            angles = self.append(make_gather(table, places, 0), "angles")
+            heads = self.integers([1], "heads_axis")
+            yield angles if given is None else self.add("Unsqueeze", angles, heads, role="angles_of_heads")
 
     def _rotate_heads(self, value: NodeInput, name: str, cos: str, sin: str, half: int) -> str:
         rest = self.sizes.size - 2 * half

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fusing import check_close, operators, random_model
-from rewriting import model_of, reasons
+from rewriting import feeds_of, model_of, reasons
+from sessions import run
 
 from graphkit.model import Model
 from graphkit.passes.attention.decompose_attention import DecomposeAttention
@@ -78,6 +80,33 @@ def test_plain_operators_give_the_same(model: Model) -> None:
     assert outcome.changes == ("1 attention computed by plain operators",)
 
 
+PLACED = grouped(", do_rotary = 1", ", c, z, at", f"{GROUPED}, int64[N, S] at")
+PROMPT = random_model(
+    f"""g (float[N, S, 64] q, float[N, S, 32] k, int64[N, S] at) => (y, ck, cv) <int64[1] axis = {{0}}> {{
+        {LENGTHS.replace("d = Shape (pk) p = Gather (d, two)", "p = Identity (zero)")}
+        y, ck, cv = com.microsoft.GroupQueryAttention <num_heads = 4, kv_num_heads = 2, do_rotary = 1>
+            (q, k, k, , , lengths, total, c, z, at)
+    }}""",
+    21,
+    c=(16, 8),
+    z=(16, 8),
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "rows", "tokens", "past"),
+    [(PROMPT, 2, 3, 0), (PLACED, 2, 3, 0), (PLACED, 1, 3, 2), (PLACED, 2, 1, 2)],
+)
+def test_positions_that_are_given_count_as_in_onnxruntime(model: Model, rows: int, tokens: int, past: int) -> None:
+    """Of a prompt it reads the first one alone; after a past, those of each row and token."""
+    plain = PASS.run(model).model
+    assert "GroupQueryAttention" not in operators(plain)
+    feeds = feeds_of(model, {"N": rows, "S": tokens, "past": past})
+    feeds["at"] = np.random.default_rng(1).integers(0, 12, (rows, tokens))
+    for before, after in zip(run(model, feeds), run(plain, feeds), strict=True):
+        np.testing.assert_allclose(after, before, rtol=0, atol=1e-5 * np.abs(before).max(initial=0.0))
+
+
 def test_a_bias_of_a_grouped_attention_is_as_long_as_the_keys() -> None:
     model = PLAIN["grouped, with a bias, where masks may be short"]
     assert "Pad" not in operators(PASS.run(model).model)
@@ -99,7 +128,7 @@ KEPT = {
     "its rotary_interleaved is set, which has no plain spelling here": grouped(
         ", do_rotary = 1, rotary_interleaved = 1", ", c, z"
     ),
-    "it has positions, sinks or scales of its own: export GroupQueryAttention without them": grouped(
+    "it has sinks or scales of its own: export GroupQueryAttention without them": grouped(
         "", ", , , , , m", f"{GROUPED}, float[4] m"
     ),
     "its lengths may leave out padding - where there is none, run decompose-attention{unpadded=true}": random_model(
