@@ -41,6 +41,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("declared-dims", "interface", "declared dims contradict the nodes"),
     Kind("unknown-shapes", "unknown-shapes", "shapes not known before a run"),
     Kind("no-mask", "interface", "takes no mask, so padding counts as tokens", is_fault=False),
+    Kind("lost-positions", "interface", "positions of a prompt are not read", is_fault=False),
     Kind("shape-chains", "shape-ops", "shapes computed at run time", is_fault=False),
     Kind("stored-twice", "summary", "weights are stored twice", is_fault=False),
     Kind("float16", "float16", "float16 cannot hold constants", is_fault=False),

@@ -15,9 +15,10 @@ from graphkit.graph.cache_entries import CacheEntry
 from graphkit.graph.declared_types import Dim, declared_dims, hinted_dims, shape_text, type_dims
 from graphkit.graph.mask_polarity import POLARITIES
 from graphkit.graph.names import family_label, family_labels, family_pattern, runs_of
+from graphkit.graph.operator_traits import ANGLES, GROUPED
 from graphkit.graph.roles import MASKS, Role, Roles, dim_at
 from graphkit.graph.uses import values_computed_from
-from graphkit.graph.view import Scope, Value, walk_breadth_first
+from graphkit.graph.view import Scope, Value, find_nodes, walk_breadth_first
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, Table, table
 from graphkit.shapes import Expr, infer
@@ -78,6 +79,9 @@ FAULTS = {  # the kind of finding, its place, its sentence; how to export anew b
     "padding": ("no-mask", "rows of {prompt}",
         "no mask: the rows of a batch have to be of one length, for padding would count as tokens",
         "from an example with a padded row, so that it takes a mask", "with a mask as an input"),
+    "places": ("lost-positions", "rows of {prompt}",
+        "of the positions of a prompt onnxruntime's GroupQueryAttention reads the first alone: rows that begin with "
+        "padding are placed wrongly", "without ort_fusions", "with rotary embeddings in plain operators"),
 }  # fmt: skip
 
 
@@ -288,7 +292,8 @@ def frozen_sizes(model: ModelLike) -> FrozenSizes:
     The size of a picture is fixed on purpose, and so are those of a model of which every size is.
     """
     model = as_model(model)
-    finders = _frozen_pasts, _lost_writes, _frozen_batch, _frozen_lengths, _unrolled_loops, _missing_mask
+    sizes = _frozen_pasts, _lost_writes, _frozen_batch, _frozen_lengths, _unrolled_loops
+    finders = *sizes, _missing_mask, _lost_positions
     return FrozenSizes(tuple(_describe(model, *row) for find in finders for row in find(model)))
 
 
@@ -439,3 +444,13 @@ def _missing_mask(model: Model) -> Iterator[Row]:
     reads_encoder = roles.all(*OF_ENCODER) or any(roles.is_cross(entry) for entry in roles.cache)
     if sources and is_decoder and not reads_encoder and not may_mask and not isinstance(dim_at(sources[0], 0), int):
         yield "padding", 0, list(sources)
+
+
+def _lost_positions(model: Model) -> Iterator[Row]:
+    """Yield that attentions which rotate queries and keys are given positions that they do not read of a prompt."""
+    sources = model.roles.all("tokens", "embeddings")
+    rotary = (node for node in find_nodes(model.scopes, GROUPED) if node.attr("do_rotary", 0))
+    places = [value for node in rotary if (value := node.input(*ANGLES[GROUPED])) is not None and not value.is_constant]
+    takes_rows = bool(sources) and not isinstance(dim_at(sources[0], 0), int) and _number_at(sources[0], 1) != 1
+    if places and takes_rows and model.roles.all(*MASKS):
+        yield "places", 0, list(sources)

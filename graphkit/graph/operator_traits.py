@@ -262,6 +262,7 @@ def value_inputs(node: Node) -> Mapping[int, str]:
 
 
 # What attentions, lookups and rotary embeddings read.
+GROUPED = "com.microsoft.GroupQueryAttention"
 INDICES: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are indices into a table
     "Gather": (1,),
     "com.microsoft.GatherBlockQuantized": (1,),
@@ -274,7 +275,7 @@ SCORE_BIASES: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are a
     "com.microsoft.Attention": (5,),
     "com.microsoft.MultiHeadAttention": (5,),
     "com.microsoft.DecoderMaskedMultiHeadAttention": (4,),
-    "com.microsoft.GroupQueryAttention": (10,),
+    GROUPED: (10,),
 }
 KEY_MASKS: Mapping[str, tuple[int, ...]] = {  # operator -> inputs of which 0 hides
     "com.microsoft.Attention": (3,),
@@ -284,7 +285,7 @@ KEY_MASKS: Mapping[str, tuple[int, ...]] = {  # operator -> inputs of which 0 hi
     "com.microsoft.EmbedLayerNormalization": (7,),
 }
 KEY_LENGTHS: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that say how many positions count
-    "com.microsoft.GroupQueryAttention": (5,),
+    GROUPED: (5,),
     "com.microsoft.SparseAttention": (8,),
 }
 SCORES: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are scores, or tell of masks of them
@@ -299,10 +300,10 @@ ANGLES: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are positio
     "Cos": (0,),
     "RotaryEmbedding": (3,),
     "com.microsoft.RotaryEmbedding": (1,),
-    "com.microsoft.GroupQueryAttention": (9,),
+    GROUPED: (9,),
 }
 COSINES: Mapping[str, int] = {  # operator -> the input that is a table of cosines, a row for each position
     "RotaryEmbedding": 1,
     "com.microsoft.RotaryEmbedding": 2,
-    "com.microsoft.GroupQueryAttention": 7,
+    GROUPED: 7,
 }

@@ -27,6 +27,25 @@ def test_numbers_are_taken_off_at_any_depth(layers: int) -> None:
     assert table_positions(lookups(layers)) == 200 - layers
 
 
+@pytest.mark.parametrize(
+    ("node", "rows"),
+    [
+        ("y = com.microsoft.RotaryEmbedding (x, position_ids, table, table)", 16),
+        ("y = RotaryEmbedding (x, table, table, position_ids)", 16),
+        ("y = RotaryEmbedding (x, angles, angles)", None),
+        (
+            "y, k, v = com.microsoft.GroupQueryAttention <num_heads = 1, kv_num_heads = 1, do_rotary = 1> "
+            "(rows, rows, rows, , , last, total, table, table)",
+            16,
+        ),
+    ],
+)
+def test_tables_of_rotary_embeddings_have_a_row_for_each_position(node: str, rows: int | None) -> None:
+    inputs = "int64[batch, sequence] position_ids, float[batch, 1, sequence, 16] x, float[batch, sequence, 16] rows"
+    text = f"({inputs}, float[batch, sequence, 8] angles, int32[batch] last, int32 total) => (y) {{ {node} }}"
+    assert table_positions(model_of(text, 23, table=np.ones((16, 8), np.float32))) == rows
+
+
 def test_each_sum_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, shift = list[Node](), kv_cache._position_shift
 

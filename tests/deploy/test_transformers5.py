@@ -646,9 +646,7 @@ def test_a_bundle_refuses_an_attention_that_has_no_plain_spelling(tmp_path: Path
         if node.op_type == "GroupQueryAttention":
             node.attribute.append(helper.make_attribute("smooth_softmax", 1))
     onnx.save(step, export / "model.onnx")
-    with pytest.raises(
-        UsageError, match=r"decompose-attention: .*its smooth_softmax is set, which has no"
-    ):
+    with pytest.raises(UsageError, match=r"decompose-attention: .*its smooth_softmax is set, which has no"):
         bundled(export, tmp_path / "bundle")
 
 

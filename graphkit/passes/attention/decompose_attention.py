@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from graphkit.dtypes import FLOATS
 from graphkit.graph.new_nodes import make_concat, make_gather, make_reshape, make_slice
-from graphkit.graph.operator_traits import RESHAPING
+from graphkit.graph.operator_traits import GROUPED, RESHAPING
 from graphkit.graph.view import Node, Value, unwrap_value
 from graphkit.rewrite import ROUNDING, Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite
 from graphkit.rewrite.base import Premise
@@ -22,7 +22,6 @@ from graphkit.shapes import Expr
 
 AXES_ARE_INPUTS_SINCE = 13
 SHORT_MASKS_SINCE = 24  # masks that end before the keys do, which hide the rest
-GROUPED = "com.microsoft.GroupQueryAttention"
 ATTENTIONS = ("Attention", GROUPED)
 ROTARY = slice(7, 9)  # inputs of a GroupQueryAttention
 POSITIONS, BIAS = 9, 10
