@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,7 +17,7 @@ from graphkit.graph.cache_entries import split_name as words
 from graphkit.graph.names import family_labels, module_path
 from graphkit.graph.operator_traits import PRESERVING, joined_parts, requested_shape
 from graphkit.graph.roles import count_captured_values, trace_condition, zero_length_outputs
-from graphkit.graph.view import Node, Scope, Value, all_nodes, find_nodes, follow_chain, unwrap_value
+from graphkit.graph.view import Node, Value, all_nodes, find_nodes, follow_chain, unwrap_value
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, NodeMark, Prose, table
 from graphkit.render.result import Result
@@ -210,11 +210,6 @@ def _projection_heads(node: Node, kv_heads: int | None, head_dim: int | None) ->
         if fused and not query and kv_heads is None:
             return None
         return (heads, head_dim) if heads > 0 else None
-    return _split_heads(node, width if query or width is None else width // 3)
-
-
-def _split_heads(node: Node, width: int | None) -> tuple[int | None, int | None] | None:
-    """Return (heads, head dim) from the shape that splits a projection's output into heads."""
 
     def after_bias(value: Value) -> Value | None:
         user = next((user for user, _ in value.consumers if user.op_type in AFTER_PROJECTION), None)
@@ -223,7 +218,7 @@ def _split_heads(node: Node, width: int | None) -> tuple[int | None, int | None]
     for value in follow_chain(next(iter(node.results), None), after_bias):
         shapes = (requested_shape(user) for user, index in value.consumers if index == 0)
         if (shape := next(filter(None, shapes), None)) is not None:
-            return _last_two(_shape_elements(shape), width)
+            return _last_two(_shape_elements(shape), width if query or width is None else width // 3)
     return None
 
 
@@ -365,8 +360,15 @@ def control_flow(model: ModelLike) -> ControlFlow:
     for node in (node for node in all_nodes(model.scopes) if node.bodies):
         is_search = node.domain == "com.microsoft" and (node.op_type in SEARCHES or "decoder" in node.bodies)
         role = "merged decoder" if node in merged else "search with a decoder inside" if is_search else ""
-        branches = tuple(_read_branch(name, body, past) for name, body in node.bodies.items())
-        nodes.append(ControlNode(node.path, node.operator, node.scope.depth, _condition_text(node), branches, role))
+        branches = []
+        for name, body in node.bodies.items():
+            outer = count_captured_values(body)
+            live = tuple(value for value in outer if not value.is_constant)
+            size, names = sum(len(scope.nodes) for scope in body.walk()), tuple(value.name for value in live)
+            pasts, empty = len(past.keys() & live), sum(1 for _ in zero_length_outputs(body))
+            branches.append(Branch(name, size, names, len(outer) - len(live), pasts, empty))
+        about = node.path, node.operator, node.scope.depth, _condition_text(node)
+        nodes.append(ControlNode(*about, tuple(branches), role))
     decoders = (
         Merged(
             *(node.path, decoder.condition.input.name, decoder.first_branch, decoder.cache_branch, decoder.cache_when),
@@ -387,16 +389,3 @@ def _condition_text(node: Node) -> str:
     if value is None:
         return "without a condition"
     return f"on {value.producer.operator} ({value.name})" if value.producer else f"on {value.name}"
-
-
-def _read_branch(name: str, body: Scope, past: Mapping[Value, object]) -> Branch:
-    outer = count_captured_values(body)
-    live = tuple(value for value in outer if not value.is_constant)
-    return Branch(
-        name,
-        sum(len(scope.nodes) for scope in body.walk()),
-        tuple(value.name for value in live),
-        len(outer) - len(live),
-        len(past.keys() & live),
-        sum(1 for _ in zero_length_outputs(body)),
-    )

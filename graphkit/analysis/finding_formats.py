@@ -61,18 +61,13 @@ def _sarif_result(rule: str, level: str, text: str, locations: list[Plain]) -> P
 
 def _sarif_location(model: str, where: str = "") -> Plain:
     """Return a place in a model; code hosts show no result without a line, and a model has one."""
-    place: Plain = {"physicalLocation": {"artifactLocation": {"uri": _model_uri(model)}, "region": {"startLine": 1}}}
+    uri = model
+    if "://" not in model and not model.startswith("example:"):  # in the current folder relative to it, as they want it
+        path, here = Path(model), Path.cwd()
+        path = path.relative_to(here) if path.is_relative_to(here) else path
+        uri = path.as_uri() if path.is_absolute() else quote(path.as_posix())
+    place: Plain = {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": {"startLine": 1}}}
     return {**place, "logicalLocations": [{"fullyQualifiedName": where}]} if where else place
-
-
-def _model_uri(model: str) -> str:
-    """Return the URI of a model: relative to the current folder where it lies in it, as code hosts want it."""
-    if "://" in model or model.startswith("example:"):
-        return model
-    path, here = Path(model), Path.cwd()
-    if path.is_relative_to(here):
-        path = path.relative_to(here)
-    return path.as_uri() if path.is_absolute() else quote(path.as_posix())
 
 
 def as_junit(made: Report | Comparison) -> str:

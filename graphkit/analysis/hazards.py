@@ -119,7 +119,13 @@ class Hazards(Judged):
     is_complete: bool = True
 
     def found(self) -> tuple[Finding, ...]:
-        findings = [_hazard_finding(hazard) for hazard in self.hazards if hazard.kind != "sizes"]
+        findings = []
+        for hazard in (hazard for hazard in self.hazards if hazard.kind != "sizes"):
+            at = dims_text(hazard.examples[0]) if hazard.examples else f"'{hazard.nodes[0]}'"
+            # the same one as long as the operator and the dims that matter are
+            key = f"{hazard.op} {hazard.input}({', '.join(sorted(_names_of_hazard(hazard)))})"
+            kind, where = KINDS[hazard.kind][1], f"{at} ({hazard.op})"
+            findings.append(Finding(kind, where, str(hazard), key, len(hazard.nodes)))
         sized = [hazard for hazard in self.hazards if hazard.kind == "sizes"]
         known = "" if self.is_complete else "as far as shapes are known, "
         where = known and f", {known[:-2]}"
@@ -167,13 +173,6 @@ class Hazards(Judged):
 
 def _names_of_hazard(hazard: Hazard) -> set[str]:
     return {name for dims in hazard.examples for name, _ in dims}
-
-
-def _hazard_finding(hazard: Hazard) -> Finding:
-    """Return a hazard as a finding, which is the same one as long as the operator and the dims that matter are."""
-    at = dims_text(hazard.examples[0]) if hazard.examples else f"'{hazard.nodes[0]}'"
-    key = f"{hazard.op} {hazard.input}({', '.join(sorted(_names_of_hazard(hazard)))})"
-    return Finding(KINDS[hazard.kind][1], f"{at} ({hazard.op})", str(hazard), key, len(hazard.nodes))
 
 
 def _hazard_row(number: int, hazard: Hazard) -> Sequence[str | int | None]:

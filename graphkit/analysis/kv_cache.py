@@ -216,7 +216,11 @@ def kv_cache(model: ModelLike, context: int = DEFAULT_CONTEXT) -> KVCache:
     most = table_positions(model)
     contexts = dict.fromkeys(n if most is None else min(n, most) for n in (context, 4 * context))
     found = find_windows(model) if per_token else {}
-    windows = tuple(_sliding_window(tokens, found, growing) for tokens in sorted(set(found.values())))
+    windows = list[SlidingWindow]()
+    for tokens in sorted(set(found.values())):
+        inside = [(entry, layout) for entry, layout in growing if found.get(entry) == tokens]
+        layers = {entry.slot.index[:1] or entry for entry, _ in inside}
+        windows.append(SlidingWindow(tokens, len(layers), _add_bytes([layout for _, layout in inside]) or 0))
     kept = {**found, **cut_caches(model)} if windows else {}
     sizes = [(kept[entry], layout.bytes_per_token or 0) for entry, layout in growing if entry in kept]
 
@@ -224,13 +228,17 @@ def kv_cache(model: ModelLike, context: int = DEFAULT_CONTEXT) -> KVCache:
         """Return the bytes of tokens before the windows, of so many tokens."""
         return sum(max(n - tokens, 0) * size for tokens, size in sizes)
 
+    families: dict[tuple[str, str, str], list[tuple[str, str]]] = defaultdict(list)
+    for entry in roles.cache:
+        past, present = (value.name if value else "" for value in (entry.past, entry.present))
+        families[family_pattern(past), family_pattern(present), _feed_rule(entry, roles)].append((past, present))
     return KVCache(
         layers=_count_layers(growing),
         kv_heads=main.heads if main else None,
         head_dim=main.head_dim if main else None,
         dtype=dtype_name(declared.dtype) if declared else "",
         layout=declared.dims if declared else None,
-        feeds=_cache_feeds(roles),
+        feeds=tuple(Feed(*_pair_labels(pairs), tuple(pairs), rule) for (_, _, rule), pairs in families.items()),
         bytes_per_token=per_token,
         bytes_per_encoder_token=_add_bytes(cross),
         fixed_bytes=sum(layout.fixed_bytes or 0 for layout in layouts),
@@ -239,7 +247,7 @@ def kv_cache(model: ModelLike, context: int = DEFAULT_CONTEXT) -> KVCache:
         states=tuple(_state_feeds(roles)),
         length=next((dim for dim in lengths if isinstance(dim, str)), ""),
         positions=most if entries else None,
-        windows=windows,
+        windows=tuple(windows),
     )
 
 
@@ -249,14 +257,6 @@ def _mebibytes_text(size: int) -> str:
 
 def _size_text(size: int) -> str:
     return size_text(size, "B") + (f" = {_mebibytes_text(size)} MiB" if size >= 1e6 else "")
-
-
-def _sliding_window(
-    tokens: int, windows: Mapping[CacheEntry, int], growing: Sequence[tuple[CacheEntry, Layout]]
-) -> SlidingWindow:
-    inside = [(entry, layout) for entry, layout in growing if windows.get(entry) == tokens]
-    layers = {entry.slot.index[:1] or entry for entry, _ in inside}
-    return SlidingWindow(tokens, len(layers), _add_bytes([layout for _, layout in inside]) or 0)
 
 
 def _types_of(entry: CacheEntry) -> tuple[TensorType | None, TensorType | None]:
@@ -278,14 +278,6 @@ def _count_layers(self_attention: Sequence[tuple[CacheEntry, Layout]]) -> int | 
     if kinds == {"both"} and all(declared_rank(value) in (None, 4) for value in values):
         return None  # keys and values are not told apart: one tensor a layer, or two
     return len(indices)
-
-
-def _cache_feeds(roles: Roles) -> tuple[Feed, ...]:
-    families: dict[tuple[str, str, str], list[tuple[str, str]]] = defaultdict(list)
-    for entry in roles.cache:
-        past, present = (value.name if value else "" for value in (entry.past, entry.present))
-        families[family_pattern(past), family_pattern(present), _feed_rule(entry, roles)].append((past, present))
-    return tuple(Feed(*_pair_labels(pairs), tuple(pairs), rule) for (_, _, rule), pairs in families.items())
 
 
 def _pair_labels(pairs: Sequence[tuple[str, str]]) -> tuple[str, str]:

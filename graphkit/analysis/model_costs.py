@@ -76,23 +76,17 @@ class Quantity(Struct, frozen=True):
         """The first terms of the expression, "" for a number."""
         if self.expression == str(self.value):
             return ""
-        terms = _split_sum(self.expression)
-        text = ""
+        starts, depth, text = [0], 0, ""  # of the terms, each but the first with its sign
+        for place, character in enumerate(self.expression):
+            depth += (character == "(") - (character == ")")
+            if not depth and self.expression[place : place + 3] in (" + ", " - "):
+                starts.append(place)
+        terms = [self.expression[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
         for number, term in enumerate(terms):
             if text and len(text) + len(term) > SHOWN:
                 return Shortened.of(f"{text} and {count_things(len(terms) - number, 'more term(s)')}", self.expression)
             text += term
         return text
-
-
-def _split_sum(text: str) -> list[str]:
-    """Return the terms of a sum, each but the first with its sign."""
-    starts, depth = [0], 0
-    for place, character in enumerate(text):
-        depth += (character == "(") - (character == ")")
-        if not depth and text[place : place + 3] in (" + ", " - "):
-            starts.append(place)
-    return [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
 
 
 class CostRow(Struct, frozen=True):
@@ -241,7 +235,13 @@ class Costs(Result):
         return f"the {len(self.rows):,} largest of {self.more + len(self.rows):,} {self.by}s, and memory over time"
 
     def blocks(self) -> Iterator[Block]:
-        yield Prose(self._at(), "sizes")
+        at = "All input dims are numbers."
+        if self.sizes:
+            every = len(self.assumed) == len(self.sizes)
+            which = "typical sizes" if every else f"of which typical: {', '.join(self.assumed)}"
+            sizes = join_words([f"{symbol(name)} {size:,}" for name, size in self.sizes])
+            at = f"At {sizes}{f' ({which}; --dim sets others)' if self.assumed else ''}."
+        yield Prose(at, "sizes")
         yield table("Cost:code | Here:number | In the input dims:note", list(self._totals()))
         if len(self.weights) > 1:
             headings = "Stored as=dtype | Bits:number | Tensors:number | Parameters:number | Bytes:number"
@@ -278,14 +278,6 @@ class Costs(Result):
             measures = join_words([WORDS[measure] for measure in unknown.measures])
             nodes = count_things(unknown.nodes, "node(s)")
             yield Prose(f"Not counted: {measures} of {nodes} from {unknown.first} on: {unknown.reason}.")
-
-    def _at(self) -> str:
-        if not self.sizes:
-            return "All input dims are numbers."
-        every = len(self.assumed) == len(self.sizes)
-        which = "typical sizes" if every else f"of which typical: {', '.join(self.assumed)}"
-        sizes = join_words([f"{symbol(name)} {size:,}" for name, size in self.sizes])
-        return f"At {sizes}{f' ({which}; --dim sets others)' if self.assumed else ''}."
 
     def _totals(self) -> Iterator[tuple[Cell, ...]]:
         yield "parameters", size_cell(self.parameters), ""
@@ -500,8 +492,20 @@ class _Count:
             intensity = _arithmetic_intensity(macs.value, operations.value, moved.value)
             counts = len(nodes), sum(weight.parameters for weight in weights), sum(weight.bytes for weight in weights)
             made[name] = CostRow(name, 1, *counts, *(macs, operations, moved), intensity=intensity)
-        joined = _join_alike(made) if by in ("layer", "module") else made.values()
-        yield from sorted(joined, key=_row_weight, reverse=True)
+        joined = list(made.values())
+        if by in ("layer", "module"):  # the first reader of a constant that they share costs the same too
+            joined = []
+            costs_of = {name: (row.parameters, row.macs, row.operations, row.bytes_moved) for name, row in made.items()}
+            for label, _, times in by_family(costs_of.items()):
+                alike = [made[name] for name in (expand_label(label) if times > 1 else [label])]
+                count, stored = max(row.nodes for row in alike), max(row.weight_bytes for row in alike)
+                joined.append(replace(alike[0], name=label, times=times, nodes=count, weight_bytes=stored))
+
+        def weight_of(row: CostRow) -> tuple[int, ...]:
+            values = (quantity.value or 0 for quantity in (row.macs, row.operations, row.bytes_moved))
+            return (*(row.times * value for value in values), row.times * row.weight_bytes)
+
+        yield from sorted(joined, key=weight_of, reverse=True)
 
     def unknown(self) -> Iterator[UnknownCost]:
         groups: dict[str, dict[Node, set[Measure]]] = {}
@@ -523,20 +527,6 @@ class _Count:
 
 def _arithmetic_intensity(macs: int | None, operations: int | None, moved: int | None) -> float | None:
     return None if macs is None or operations is None or not moved else (2 * macs + operations) / moved
-
-
-def _join_alike(rows: Mapping[str, CostRow]) -> Iterator[CostRow]:
-    """Yield one row for those of a family that cost the same, the first reader of a constant that they share too."""
-    costs = ((name, (row.parameters, row.macs, row.operations, row.bytes_moved)) for name, row in rows.items())
-    for label, _, times in by_family(costs):
-        members = [rows[name] for name in (expand_label(label) if times > 1 else [label])]
-        nodes, stored = max(row.nodes for row in members), max(row.weight_bytes for row in members)
-        yield replace(members[0], name=label, times=times, nodes=nodes, weight_bytes=stored)
-
-
-def _row_weight(row: CostRow) -> tuple[int, ...]:
-    values = (quantity.value or 0 for quantity in (row.macs, row.operations, row.bytes_moved))
-    return (*(row.times * value for value in values), row.times * row.weight_bytes)
 
 
 OUTSIDE = "(no module)"  # of nodes whose names tell no module

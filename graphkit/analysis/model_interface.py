@@ -22,6 +22,7 @@ from graphkit.graph.view import Scope, Value, find_nodes, walk_breadth_first
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, Table, table
 from graphkit.shapes import Expr, infer
+from graphkit.shapes.infer import infer_claimed
 from graphkit.symbolic.expr import Call
 
 # Meanings of the usual names; a doc string in the model goes before.
@@ -219,19 +220,6 @@ def interface(model: ModelLike) -> Interface:
     meanings |= {name: POLARITIES[polarities[name]] for name in unusual}
     meanings |= {entry.past.name: "recurrent state, from the step before" for entry in model.roles.states}
     meanings |= {entry.next.name: "recurrent state, for the next step" for entry in model.roles.states}
-    contradictions += tuple(_wrong_outputs(model))
-    return Interface(
-        _make_ports(model.graph, model.graph.inputs, meanings),
-        _make_ports(model.graph, model.graph.outputs, meanings),
-        contradictions,
-        frozen_sizes(model),
-    )
-
-
-def _wrong_outputs(model: Model) -> Iterator[str]:
-    """Yield the outputs of which numbers are declared that the nodes do not give."""
-    from graphkit.shapes.infer import infer_claimed
-
     shapes = infer_claimed(model)
     for value in model.graph.outputs:
         declared, given = declared_dims(value), shapes[value].dims
@@ -239,7 +227,14 @@ def _wrong_outputs(model: Model) -> Iterator[str]:
             continue
         pairs = zip(declared, (dim.constant for dim in given), strict=False)
         if len(declared) != len(given) or any(isinstance(a, int) and b is not None and a != b for a, b in pairs):
-            yield f"output '{value.name}' is declared as {shape_text(declared)}, and the nodes give {shape_text(given)}"
+            dims = f"declared as {shape_text(declared)}, and the nodes give {shape_text(given)}"
+            contradictions += (f"output '{value.name}' is {dims}",)
+    return Interface(
+        _make_ports(model.graph, model.graph.inputs, meanings),
+        _make_ports(model.graph, model.graph.outputs, meanings),
+        contradictions,
+        frozen_sizes(model),
+    )
 
 
 def _cache_meaning(entry: CacheEntry, side: str) -> str:
@@ -294,7 +289,19 @@ def frozen_sizes(model: ModelLike) -> FrozenSizes:
     model = as_model(model)
     sizes = _frozen_pasts, _lost_writes, _frozen_batch, _frozen_lengths, _unrolled_loops
     finders = *sizes, _missing_mask, _lost_positions
-    return FrozenSizes(tuple(_describe(model, *row) for find in finders for row in find(model)))
+    rows = []
+    for about, size, ports in (row for find in finders for row in find(model)):
+        _, place, sentence, by_transformers, by_others = FAULTS[about]
+        things = ("token", "row", "picture", "cache")
+        words = {thing: count_things(size or len(ports), f"{thing}(s)") for thing in things}
+        words |= {"size": str(size), "prompt": next((value.name for value in model.roles.all("tokens")), "a prompt")}
+        words |= {"example": "from an example of two rows, or " if size == 1 else ""}  # of more it was one already
+        text = (by_transformers if has_manifest(model) else by_others).format(**words)
+        label, dims = family_labels(value.name for value in ports), {declared_dims(value) for value in ports}
+        shown = f"{label} {shape_text(next(iter(dims)))}" if len(dims) == 1 else label
+        fault = sentence.format(**words)
+        rows.append(FrozenSize(about, size, place.format(**words), shown, fault, f"export it anew {text}"))
+    return FrozenSizes(tuple(rows))
 
 
 def check_frozen_sizes(models: Iterable[Model], batch: int | None = None) -> tuple[str, ...]:
@@ -317,17 +324,6 @@ def has_manifest(model: Model) -> bool:
 
 
 Row = tuple[str, int, list[Value]]  # a key of `FAULTS`, the size, the inputs that show it
-
-
-def _describe(model: Model, about: str, size: int, ports: list[Value]) -> FrozenSize:
-    _, place, sentence, by_transformers, by_others = FAULTS[about]
-    words = {thing: count_things(size or len(ports), f"{thing}(s)") for thing in ("token", "row", "picture", "cache")}
-    words |= {"size": str(size), "prompt": next((value.name for value in model.roles.all("tokens")), "a prompt")}
-    words |= {"example": "from an example of two rows, or " if size == 1 else ""}  # of more it was one already
-    text = (by_transformers if has_manifest(model) else by_others).format(**words)
-    label, dims = family_labels(value.name for value in ports), {declared_dims(value) for value in ports}
-    shown = f"{label} {shape_text(next(iter(dims)))}" if len(dims) == 1 else label
-    return FrozenSize(about, size, place.format(**words), shown, sentence.format(**words), f"export it anew {text}")
 
 
 def _dims(value: Value | None) -> tuple[Dim, ...]:

@@ -167,6 +167,12 @@ class _Placed:
         costs = node_costs(self.shapes, typical.sizes).nodes
         macs = {each.node: each.costs["macs"].at(typical.sizes) or 0 for each in costs if "macs" in each.costs}
         work = sum(count for node, count in macs.items() if self._is_there(node))
+        here = [node for node, place in self.where.items() if place != self.name]
+        operators = list[CpuNodes]()
+        groups = group_pairs(((node.operator, self._remedy(node)), node) for node in here)
+        for (operator, remedy), nodes in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
+            parting = tuple(node.path for node in nodes if node in cuts)
+            operators.append(CpuNodes(operator, len(nodes), sum(macs.get(node, 0) for node in nodes), parting, remedy))
         return NodePlacement(
             provider=str(self.provider),
             runtime=record["runtime"],
@@ -180,7 +186,7 @@ class _Placed:
             partitions=record["parts"].get(self.name, 0) if self.is_compiled else partitions,
             is_compiled=self.is_compiled,
             copies=None if self.is_compiled else sum(record["copies"].values()),
-            operators=tuple(self._operator_rows(macs, cuts)),
+            operators=tuple(operators),
             places={node.path: place for node, place in self.where.items()},
         )
 
@@ -224,13 +230,6 @@ class _Placed:
         if copies is not None and (not copies["cpu"] or source.is_op(*MEASURING)):
             return False
         return source in self.where or any(each.producer in self.where for each in source.operands)  # not if folded
-
-    def _operator_rows(self, macs: Mapping[Node, int], cuts: Collection[Node]) -> Iterator[CpuNodes]:
-        here = [node for node, place in self.where.items() if place != self.name]
-        groups = group_pairs(((node.operator, self._remedy(node)), node) for node in here)
-        for (operator, remedy), nodes in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
-            work, parting = sum(macs.get(node, 0) for node in nodes), tuple(node.path for node in nodes if node in cuts)
-            yield CpuNodes(operator, len(nodes), work, parting, remedy)
 
     def _remedy(self, node: Node) -> str:
         """Return the pass that removes a node, or that no rewrite is known."""

@@ -5,11 +5,10 @@ Nodes and values have shapes and their sources; sizes have relations and bounds;
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from graphkit.analysis.model_costs import Costs
 from graphkit.analysis.node_costs import FAILURES, MEASURES, chosen_branches, node_costs
@@ -24,7 +23,7 @@ from graphkit.ops.preconditions import Index
 from graphkit.ops.tensor import plain_dims
 from graphkit.render.document_blocks import NodeMark
 from graphkit.shapes import AS_DECLARED, Expr, Relation, Shapes, is_known
-from graphkit.shapes.constraints.legal_sizes import LegalSizes, Variable
+from graphkit.shapes.constraints.legal_sizes import LegalSizes
 from graphkit.shapes.constraints.node_constraints import Guarded, collect_preconditions
 from graphkit.symbolic.algebra import linear_equations, reduce_rows, solve_symbol
 
@@ -70,38 +69,35 @@ class PageSizes(Struct, frozen=True):
         follows, chosen = self._follows(), chosen_branches(self.shapes, self.sizes)
         known = {*self.fixed, *self.links}
         free = [each for each in self.legal.variables if each.name in self.sizes and each.name not in known]
+        relations = [(relation, "") for relation in self.legal.relations]
+        for place in collect_preconditions(self.shapes):  # the last index lies in its axis: a position in a table
+            required = place.precondition
+            required = required.inner if isinstance(required, Guarded) else required
+            if isinstance(required, Index) and is_known(required.high) and is_known(required.size):
+                relation = Relation.at_most(required.high - required.size + 1, 0)
+                relations.append((relation, place.nodes[0].path))
         requires: dict[tuple[str, str], str] = {}  # relations to 0 that hold at the sizes, and a node that needs them
-        for relation, node in (*((each, "") for each in self.legal.relations), *self._index_limits()):
+        for relation, node in relations:
             left, value = str(relation.left), self._at(relation.left)
             if relation.right != 0 or value is None or len(left) > MAX_TEXT:
                 continue
             if {"==": value == 0, ">=": value >= 0, "<=": value <= 0}[relation.relation]:
                 requires.setdefault((left, relation.relation), node)
+        symbols = list[list[object]]()
+        for variable in (each for each in free if each.name not in follows):
+            least, size = variable.low, self.sizes[variable.name]
+            if variable.role == "past" and self.shapes.model.roles.merged:  # without a past, its other branch runs
+                least = min(1, size)
+            most = max(REACH * size, LEAST_REACH) if variable.role != "batch" else 256
+            symbols.append([variable.name, size, least, int(min(most, variable.high)), variable.high <= most])
         return {
-            "symbols": [
-                [each.name, self.sizes[each.name], *self._reach(each)] for each in free if each.name not in follows
-            ],
+            "symbols": symbols,
             "fixed": {name: size for name, size in self.sizes.items() if name in self.fixed},
             "links": {name: str(expr) for name, expr in self.links.items() if name not in self.fixed},
             "follows": {name: str(expr) for name, expr in follows.items() if name not in known},
             "requires": [[*relation, node] for relation, node in requires.items()],
             "is_least": any(node.is_op("If") and node not in chosen for node in all_nodes(self.shapes.model.scopes)),
         }
-
-    def _index_limits(self) -> Iterator[tuple[Relation, str]]:
-        """Yield that the last index lies in its axis, such as a position in a table, and a node that reads it."""
-        for place in collect_preconditions(self.shapes):
-            required = place.precondition
-            required = required.inner if isinstance(required, Guarded) else required
-            if isinstance(required, Index) and is_known(required.high) and is_known(required.size):
-                yield Relation.at_most(required.high - required.size + 1, 0), place.nodes[0].path
-
-    def _reach(self, variable: Variable) -> tuple[int, int, bool]:
-        """Return the least size, the greatest of a slider, and whether no greater one is legal."""
-        if variable.role == "past" and self.shapes.model.roles.merged:  # without a past, its other branch runs
-            variable = replace(variable, low=min(1, self.sizes[variable.name]), high=variable.high)
-        most = max(REACH * self.sizes[variable.name], LEAST_REACH) if variable.role != "batch" else 256
-        return variable.low, int(min(most, variable.high)), variable.high <= most
 
     def _follows(self) -> dict[str, Expr]:
         """Return the symbols that follow from others, such as a mask's length from past and new tokens."""

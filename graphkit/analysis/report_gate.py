@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from os.path import commonprefix
 from pathlib import Path, PurePath
-from typing import Annotated, Any, ClassVar, NamedTuple, cast
+from typing import Annotated, ClassVar, NamedTuple, cast
 
 from msgspec import Meta, Struct, ValidationError, convert
 
@@ -184,7 +184,12 @@ class Baseline(Struct, frozen=True):
         yield from _grown_findings(self.lock.fit, [finding for finding in made.found() if not finding.model])
         for report, earlier in pairs:
             verdict = cast(Verdict, report.sections[VERDICT.name])
-            self._check_options(verdict, earlier)
+            missing = [name for name in verdict.sections if name not in earlier.sections]
+            if missing:
+                raise UsageError(f"{self.file}: it was written without {missing[0]} - write it with the same options")
+            if earlier.target != verdict.target:
+                targets = f"{earlier.target or 'no target'}, and this report for {verdict.target or 'none'}"
+                raise UsageError(f"{self.file}: it is for {targets} - write it with the same options")
             if earlier.role != verdict.role:
                 yield f"{OTHER_ROLE}{report.model}: from '{earlier.role}' to '{verdict.role}'"
                 continue
@@ -208,35 +213,20 @@ class Baseline(Struct, frozen=True):
         unseen = {now[model] for model in broken}
         unmatched = [each for each in models if id(each) not in paired and before[each.model] not in unseen]
         for report in (report for report in reports if id(report) not in paired):
-            if (earlier := self._most_alike(report, unmatched)) is not None:
-                unmatched.remove(earlier)
-                pairs.append((report, earlier))
+            # of the records of its name, the one whose folders agree; none for a model that is new, or like several
+            parts = PurePath(report.model).parts[::-1]
+            shared = {
+                id(record): len(commonprefix([parts, PurePath(record.model).parts[::-1]]))  # noqa: RUF071 - of parts
+                for record in unmatched
+            }
+            most = max(shared.values(), default=0)
+            named = [record for record in unmatched if most and shared[id(record)] == most]
+            role = cast(Verdict, report.sections[VERDICT.name]).role
+            alike = named if len(named) == 1 else [record for record in named or unmatched if record.role == role]
+            if len({record.model for record in alike}) == 1:  # reported on twice, it is in it twice
+                unmatched.remove(alike[0])
+                pairs.append((report, alike[0]))
         return pairs, unmatched
-
-    def _most_alike(self, report: Report, unmatched: Sequence[LockedModel]) -> LockedModel | None:
-        """Return the baseline's record of a report's model: of those of its name, the one whose folders agree.
-
-        None for a model that is new, or like several.
-        """
-        parts = PurePath(report.model).parts[::-1]
-        shared = {
-            id(record): len(commonprefix([parts, PurePath(record.model).parts[::-1]]))  # noqa: RUF071 - of parts
-            for record in unmatched
-        }
-        most = max(shared.values(), default=0)
-        named = [record for record in unmatched if most and shared[id(record)] == most]
-        role = cast(Verdict, report.sections[VERDICT.name]).role
-        alike = named if len(named) == 1 else [record for record in named or unmatched if record.role == role]
-        is_one = len({record.model for record in alike}) == 1  # reported on twice, it is in it twice
-        return alike[0] if is_one else None
-
-    def _check_options(self, verdict: Verdict, earlier: LockedModel) -> None:
-        missing = [name for name in verdict.sections if name not in earlier.sections]
-        if missing:
-            raise UsageError(f"{self.file}: it was written without {missing[0]} - write it with the same options")
-        if earlier.target != verdict.target:
-            targets = f"{earlier.target or 'no target'}, and this report for {verdict.target or 'none'}"
-            raise UsageError(f"{self.file}: it is for {targets} - write it with the same options")
 
 
 def _grown_findings(earlier: Sequence[LockedFinding], findings: Sequence[Finding]) -> Iterator[str]:
@@ -266,15 +256,12 @@ def read_baseline(path: Path) -> Baseline:
     if schema not in (expected, versioned_schema(VerdictLock.schema())):
         raise UsageError(f"{path}: it is no report of the version {expected}, but {schema!r} - {HOW}")
     try:
-        return Baseline(str(path), convert(plain if schema != expected else _lock_of_report(plain), VerdictLock))
+        if schema == expected:  # the JSON of a report becomes that of a lock file, in which findings may come twice
+            found, models = plain["findings"], []
+            for each in plain["models"]:
+                own = [finding for finding in found if finding["model"] == each["model"]]
+                models.append({**each["sections"][VERDICT.name], "model": each["model"], "findings": own})
+            plain = {"models": models, "fit": [finding for finding in found if finding["model"] == ""]}
+        return Baseline(str(path), convert(plain, VerdictLock))
     except (ValidationError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"{path}: it has no verdict, or is no whole report - {HOW}") from error
-
-
-def _lock_of_report(plain: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the JSON of a report as that of a lock file, in which findings may come twice."""
-    found, models = plain["findings"], []
-    for each in plain["models"]:
-        own = [finding for finding in found if finding["model"] == each["model"]]
-        models.append({**each["sections"][VERDICT.name], "model": each["model"], "findings": own})
-    return {"models": models, "fit": [finding for finding in found if finding["model"] == ""]}

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from itertools import combinations
 from typing import ClassVar
 
@@ -438,17 +436,16 @@ class _Sets:
 
     def _numbers(self, values: Sequence[Value]) -> int:
         """Return for which sets all elements of some values are numbers."""
-        open_ones = (self.shapes[value] for value in values if value not in self.tensors.static)
-        return reduce(operator.and_, map(self._table_of, open_ones), self.always)
-
-    def _table_of(self, tensor: Tensor) -> int:
-        if tensor not in self.tables:  # layers repeat
-            elements = tensor.elements
-            every = [each.dividend if isinstance(each, Ratio) else each for each in elements or ()]
-            needed = {name for each in every if isinstance(each, Expr) for name in each.symbols}
-            sets = () if elements is None else self.bits.items()
-            self.tables[tensor] = sum(bit for chosen, bit in sets if needed.issubset(chosen))
-        return self.tables[tensor]
+        sets = self.always
+        for tensor in (self.shapes[value] for value in values if value not in self.tensors.static):
+            if tensor not in self.tables:  # layers repeat
+                elements = tensor.elements
+                every = [each.dividend if isinstance(each, Ratio) else each for each in elements or ()]
+                needed = {name for each in every if isinstance(each, Expr) for name in each.symbols}
+                bits = () if elements is None else self.bits.items()
+                self.tables[tensor] = sum(bit for chosen, bit in bits if needed.issubset(chosen))
+            sets &= self.tables[tensor]
+        return sets
 
     def reason(self, node: Node) -> str:
         for value in node.results:

@@ -7,7 +7,7 @@ tensors at the same place of a file are tied, and count once.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -67,9 +67,29 @@ class WeightBits(Struct, frozen=True):
 @lru_cache(maxsize=4)  # a report asks twice
 def stored_weights(model: Model) -> Sequence[tuple[Weight, Node | None]]:
     """Return the tensors that are stored in a model, tied ones once, each with the first node that reads it."""
-    packed, weights = _packed_bits(find_nodes(model.scopes, *PACKED)), dict[object, tuple[Weight, Node | None]]()
-    for number, (tensor, reader) in enumerate(_stored_tensors(model)):
-        weights.setdefault(_bytes_place(tensor) or number, (_make_weight(tensor, packed), reader))
+    packed: dict[str, int] = {}  # bits of the elements that tensors of bytes hold, by name
+    for node in find_nodes(model.scopes, *PACKED):
+        inputs, attribute, default = PACKED[node.operator]
+        bits = (node.attr(attribute, default) if attribute else default) or default
+        packed |= {value.name: min(max(bits, 1), 8) for index in inputs if (value := node.input(index)) is not None}
+    readers: dict[int, Node] = {}
+    constants: dict[str, Node] = {}
+    for scope in all_scopes(model.scopes):
+        for value in scope.initializers:
+            if value.tensor is not None and value.consumers:
+                readers[id(value.tensor)] = value.consumers[0][0]
+        for node in scope.nodes_of("Constant"):
+            out = node.outputs[0] if node.outputs else None
+            constants[node.proto.name or node.op_type] = out.consumers[0][0] if out and out.consumers else node
+    weights: dict[object, tuple[Weight, Node | None]] = {}
+    for number, (tensor, holder) in enumerate(model.tensors):
+        dtype, whole = tensor.data_type, BITS.get(tensor.data_type, 0)
+        bits = packed.get(tensor.name, whole) if dtype in WHOLE else whole
+        is_weight = whole and dtype != onnx.TensorProto.BOOL and (dtype not in INTEGERS or whole <= 8)
+        parameters = element_count(tensor) * (whole // bits) if is_weight else 0
+        weight = Weight(str(tensor.name), dtype_name(dtype), bits, parameters, payload_size(tensor) or 0)
+        reader = constants.get(holder) if holder is not None else readers.get(id(tensor))
+        weights.setdefault(_bytes_place(tensor) or number, (weight, reader))
     return tuple(weights.values())
 
 
@@ -77,8 +97,14 @@ def stored_bytes(model: Model) -> int:
     """Return the bytes of a model: those of its graph, and of its weights wherever these are, tied ones once."""
     external = _tensors_in_files(model)
     payloads = {_bytes_place(tensor): payload_size(tensor) or 0 for tensor in external}
-    inside = sum(_inside_bytes(tensor) for tensor in external if model.is_inside(tensor))
-    return model.proto.ByteSize() + sum(payloads.values()) + inside
+    total = model.proto.ByteSize() + sum(payloads.values())
+    for tensor in external:
+        if model.is_inside(tensor):  # it takes more in the file of its model than here, even without its payload
+            reference = onnx.TensorProto(external_data=tensor.external_data, data_location=tensor.data_location)
+            payload, size = payload_size(tensor) or 0, tensor.ByteSize()
+            header = 1 + len(encode_varint(payload)) - reference.ByteSize()
+            total += header + len(encode_varint(size + header + payload)) - len(encode_varint(size))
+    return total
 
 
 def shared_bytes(models: Sequence[Model]) -> int:
@@ -95,56 +121,12 @@ def _tensors_in_files(model: Model) -> list[onnx.TensorProto]:
     return [tensor for tensor, _ in model.tensors if _is_in_a_file(tensor)]
 
 
-def _inside_bytes(tensor: onnx.TensorProto) -> int:
-    """Return what a tensor that was left in the file of its model takes more there than here, without its payload."""
-    reference = onnx.TensorProto(external_data=tensor.external_data, data_location=tensor.data_location).ByteSize()
-    payload, size = payload_size(tensor) or 0, tensor.ByteSize()
-    header = 1 + len(encode_varint(payload)) - reference
-    return header + len(encode_varint(size + header + payload)) - len(encode_varint(size))
-
-
-def _stored_tensors(model: Model) -> Iterator[tuple[onnx.TensorProto, Node | None]]:
-    """Yield every tensor, and the first node that reads it, the node that holds it, or None."""
-    readers: dict[int, Node] = {}
-    constants: dict[str, Node] = {}
-    for scope in all_scopes(model.scopes):
-        for value in scope.initializers:
-            tensor = value.tensor
-            if tensor is not None and value.consumers:
-                readers[id(tensor)] = value.consumers[0][0]
-        for node in scope.nodes_of("Constant"):
-            out = node.outputs[0] if node.outputs else None
-            constants[node.proto.name or node.op_type] = out.consumers[0][0] if out and out.consumers else node
-    for tensor, holder in model.tensors:
-        yield tensor, constants.get(holder) if holder is not None else readers.get(id(tensor))
-
-
-def _packed_bits(nodes: Iterable[Node]) -> dict[str, int]:
-    """Return the bits of the elements that tensors of bytes hold, by name."""
-    bits_of = {}
-    for node in nodes:
-        inputs, attribute, default = PACKED[node.operator]
-        bits = node.attr(attribute, default) if attribute else default
-        for index in inputs:
-            if (value := node.input(index)) is not None:
-                bits_of[value.name] = min(max(bits or default, 1), 8)
-    return bits_of
-
-
 def _bytes_place(tensor: onnx.TensorProto) -> object:
     """Return where the bytes of a tensor lie, None for one that has them itself."""
     if not _is_in_a_file(tensor):
         return None
     at = external_extent(tensor)
     return at.location, at.offset, payload_size(tensor), tensor.data_type
-
-
-def _make_weight(tensor: onnx.TensorProto, packed: Mapping[str, int]) -> Weight:
-    dtype, whole = tensor.data_type, BITS.get(tensor.data_type, 0)
-    bits = packed.get(tensor.name, whole) if dtype in WHOLE else whole
-    is_weight = whole and dtype != onnx.TensorProto.BOOL and (dtype not in INTEGERS or whole <= 8)
-    parameters = element_count(tensor) * (whole // bits) if is_weight else 0
-    return Weight(str(tensor.name), dtype_name(dtype), bits, parameters, payload_size(tensor) or 0)
 
 
 def weight_bits(all_weights: Iterable[Weight]) -> tuple[WeightBits, ...]:
@@ -335,6 +317,14 @@ def summary(model: ModelLike, *, hash_weights: bool = False) -> Summary:
         name = dtype_name(tensor.data_type)
         counts_of[name] += 1
         sizes_of[name] += size
+    left_out = "dequantised weights" if "QuantizeLinear" in {o.op for o in operators} else "QDQ"
+    styles = []
+    for style, ops in QUANTIZED.items():
+        if style == left_out:
+            continue
+        shown = [f"{o.full_name} {o.count:,}" for o in operators if o.op in ops]
+        if shown:
+            styles.append(f"{style} ({', '.join(shown)})")
     return Summary(
         file=model.name,
         file_bytes=model.source.size,
@@ -357,7 +347,7 @@ def summary(model: ModelLike, *, hash_weights: bool = False) -> Summary:
         operators=operators,
         contrib=tuple(o for o in foreign if o.domain in CONTRIB_DOMAINS),
         custom=tuple(o for o in foreign if o.domain not in CONTRIB_DOMAINS),
-        quantization=_quantization_styles(operators),
+        quantization=tuple(styles),
         largest=tuple(
             TensorRow(_tensor_name(tensor, node), dtype_name(tensor.data_type), shape=tuple(tensor.dims), bytes=size)
             for tensor, node, size in by_size
@@ -368,41 +358,13 @@ def summary(model: ModelLike, *, hash_weights: bool = False) -> Summary:
     )
 
 
-def _is_missing(operator: str, opset: int) -> bool:
-    """Whether ONNX's own domain does not have an operator in an opset, unless that is of an ONNX that is not here."""
-    return opset <= onnx.defs.onnx_opset_version() and not onnx.defs.has(operator, max_inclusive_version=opset)
-
-
-def _types_of_inputs(op_type: str, version: int) -> tuple[tuple[str, Collection[str]], ...]:
-    """Return the type variable of each input of an operator, and the types that it takes."""
-    schema = operator_schema(op_type, version)
-    return () if schema is None else tuple((formal.type_str, frozenset(formal.types)) for formal in schema.inputs)
-
-
-def _wrong_dtypes(node: Node, shapes: Shapes) -> str:
-    """Return the dtypes that a node reads and its operator does not take, "" if there are none."""
-    read = () if node.bodies else tuple([0 if each is None else shapes[each].dtype for each in node.inputs])
-    return _wrong_among(node.op_type, node.scope.opset(), read)
-
-
-@lru_cache(maxsize=4096)  # layers repeat
-def _wrong_among(op_type: str, version: int, read: Sequence[int]) -> str:
-    formals = _types_of_inputs(op_type, version)
-    dtypes: dict[str, int] = {}
-    for dtype, (variable, types) in zip(read, (*formals, *formals[-1:] * len(read)), strict=False):
-        if dtype in BITS and f"tensor({onnx.TensorProto.DataType.Name(dtype).lower()})" not in types:
-            return dtype_name(dtype)
-        if dtype in BITS and (other := dtypes.setdefault(variable, dtype)) != dtype:
-            return f"{dtype_name(other)} and {dtype_name(dtype)} where both must be one"
-    return ""
-
-
 def _find_wrong_nodes(nodes: Iterable[Node], shapes: Shapes) -> Iterator[tuple[Node, str, str]]:
     """Yield the nodes that are not as their operator is, what is wrong, and what to do."""
     for node in nodes:
+        dtypes = () if node.bodies else tuple([0 if each is None else shapes[each].dtype for each in node.inputs])
         if misfit := find_misfit(node):
             yield node, misfit, "look at what its exporter said of it"
-        elif read := _wrong_dtypes(node, shapes):
+        elif read := _wrong_dtypes(node.op_type, node.scope.opset(), dtypes):
             yield node, f"reads {read}", "a Cast before it would do"
         else:
             for value in node.results:
@@ -412,24 +374,26 @@ def _find_wrong_nodes(nodes: Iterable[Node], shapes: Shapes) -> Iterator[tuple[N
                     yield node, f"gives {gives}, and '{value.name}' is declared as {said}", "correct the declaration"
 
 
+@lru_cache(maxsize=4096)  # layers repeat
+def _wrong_dtypes(op_type: str, version: int, read: Sequence[int]) -> str:
+    """Return those of the dtypes that a node reads which its operator does not take, "" if there are none."""
+    schema = operator_schema(op_type, version)
+    formals = [] if schema is None else [(formal.type_str, formal.types) for formal in schema.inputs]
+    dtypes: dict[str, int] = {}
+    for dtype, (variable, types) in zip(read, (*formals, *formals[-1:] * len(read)), strict=False):
+        if dtype in BITS and f"tensor({onnx.TensorProto.DataType.Name(dtype).lower()})" not in types:
+            return dtype_name(dtype)
+        if dtype in BITS and (other := dtypes.setdefault(variable, dtype)) != dtype:
+            return f"{dtype_name(other)} and {dtype_name(dtype)} where both must be one"
+    return ""
+
+
 def _tensor_name(tensor: onnx.TensorProto, node: str | None) -> str:
     return as_text(tensor.name) or (f"value of node {node}" if node else "")
 
 
 def _is_in_a_file(tensor: onnx.TensorProto) -> bool:
     return tensor.data_location == onnx.TensorProto.EXTERNAL
-
-
-def _quantization_styles(operators: tuple[OperatorCount, ...]) -> tuple[str, ...]:
-    left_out = "dequantised weights" if "QuantizeLinear" in {o.op for o in operators} else "QDQ"
-    styles = []
-    for style, ops in QUANTIZED.items():
-        if style == left_out:
-            continue
-        shown = [f"{o.full_name} {o.count:,}" for o in operators if o.op in ops]
-        if shown:
-            styles.append(f"{style} ({', '.join(shown)})")
-    return tuple(styles)
 
 
 def _tied_groups(model: Model, tensors: Sequence[StoredTensor]) -> tuple[TiedTensors, ...]:
@@ -465,7 +429,7 @@ def _model_problems(model: Model) -> Iterator[Finding]:
     own = EXTRA | {function.name for function in model.proto.functions if not function.domain}
     standard = [node for node in all_nodes(model.scopes) if not node.domain and node.op_type not in own]
     for (operator, opset), count in Counter((node.op_type, node.scope.opset()) for node in standard).items():
-        if _is_missing(operator, opset):
+        if opset <= newest and not onnx.defs.has(operator, max_inclusive_version=opset):
             where = f"{count_things(count, 'node(s)')} of '{operator}', which opset {opset} has not"
             text = f"The graph is not valid: {where}, so no runtime loads it - look at what its exporter said of them."
             yield Finding("invalid-graph", where, text, operator, count)
@@ -509,6 +473,10 @@ def _find_stored_twice(model: Model, tensors: Sequence[StoredTensor], *, reads_a
         most, least = sorted(tensor.dims, reverse=True)
         if size in (most * least * width for width in (1, 2, 4, 8)):
             groups.setdefault((tensor.data_type, most, least), {}).setdefault(place, tensor)
+
+    def are_equal(one: np.ndarray, other: np.ndarray) -> bool:
+        return all(np.array_equal(one[at : at + BLOCK], other[at : at + BLOCK]) for at in range(0, len(one), BLOCK))
+
     several = {key: list(members.values()) for key, members in groups.items() if len(members) > 1}
     if not several or any(data.size is None for data in model.source.data_files):
         return
@@ -519,9 +487,16 @@ def _find_stored_twice(model: Model, tensors: Sequence[StoredTensor], *, reads_a
         for count in (FIRST, PLACES):
             alike = [same for group in alike for same in _group_by_elements(model, group, count) if len(same) > 1]
         for one, *others in alike:
-            equal = [other for other in others if not reads_all or _are_equal(model, one, other)]
-            if equal:
-                yield _stored_again(one, equal, most * least * _element_bytes(model, one).itemsize, reads_all=reads_all)
+            array = _element_bytes(model, one)
+            equal = [each for each in others if not reads_all or are_equal(array, _element_bytes(model, each))]
+            if not equal:
+                continue
+            wasted, first = size_text(most * least * array.itemsize * len(equal), "B"), as_text(one.name)
+            again = [f"{'' if each.dims == one.dims else 'transposed '}'{as_text(each.name)}'" for each in equal]
+            sure = "" if reads_all else f" (as far as {PLACES} of its elements tell; --hash reads all)"
+            text = f"The weight '{first}' is stored again as {', '.join(again)}, which takes {wasted}{sure}."
+            key = "x".join(map(str, sorted(one.dims)))
+            yield Finding("stored-twice", f"{wasted}, '{first}' as {again[0]}", text, key, len(equal))
 
 
 def _group_by_elements(model: Model, members: list[onnx.TensorProto], count: int) -> list[list[onnx.TensorProto]]:
@@ -541,17 +516,3 @@ def _element_bytes(model: Model, tensor: onnx.TensorProto) -> np.ndarray:
     payload, rows, columns = model.payload(tensor), *tensor.dims
     array = np.frombuffer(payload, f"u{len(payload) // (rows * columns)}").reshape(rows, columns)
     return array if rows >= columns else array.T
-
-
-def _are_equal(model: Model, one: onnx.TensorProto, other: onnx.TensorProto) -> bool:
-    a, b = _element_bytes(model, one), _element_bytes(model, other)
-    return all(np.array_equal(a[at : at + BLOCK], b[at : at + BLOCK]) for at in range(0, len(a), BLOCK))
-
-
-def _stored_again(one: onnx.TensorProto, equal: list[onnx.TensorProto], size: int, *, reads_all: bool) -> Finding:
-    others = [f"{'' if each.dims == one.dims else 'transposed '}'{as_text(each.name)}'" for each in equal]
-    wasted, first = size_text(size * len(equal), "B"), as_text(one.name)
-    sure = "" if reads_all else f" (as far as {PLACES} of its elements tell; --hash reads all)"
-    text = f"The weight '{first}' is stored again as {', '.join(others)}, which takes {wasted}{sure}."
-    key = "x".join(map(str, sorted(one.dims)))
-    return Finding("stored-twice", f"{wasted}, '{first}' as {others[0]}", text, key, len(equal))

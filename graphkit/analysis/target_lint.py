@@ -186,7 +186,13 @@ class Lint:
         # those that look rows of a constant table up by ids as they come in
         self.lookups = {node for node, table in lookups if table_entries(node, table) is not None}
         # what rests on no floating-point data, such as token ids, positions and masks
-        self.hosted = _hosted_values(shapes, self.lookups)
+        hosted = {value for value in shapes.model.graph.inputs if shapes[value].dtype in COUNTING}
+        for node in all_nodes((shapes.model.graph,)):
+            if node.domain or node.bodies or node.op_type in RANDOM or node in self.lookups:
+                continue
+            if all(value in hosted or _rests_on_shapes(value, shapes) for value in node.operands):
+                hosted.update(node.results)
+        self.hosted = hosted
         self.parts: Collection[Value] = set(_sequence_parts(shapes))  # sequences that a Split can give, part by part
         self.local = {(as_text(function.domain), as_text(function.name)) for function in shapes.model.proto.functions}
 
@@ -300,17 +306,6 @@ def _sequence_parts(shapes: Shapes) -> Iterator[Value]:
             has_parts = isinstance(inferred, TensorSequence) and inferred.items is not None
             if has_parts and all(is_read_at_a_place(*use) for use in sequence.consumers):
                 yield sequence
-
-
-def _hosted_values(shapes: Shapes, rows: Collection[Node]) -> set[Value]:
-    """Return the values that rest on ids, positions, masks, shapes and constants, and on no rows looked up by ids."""
-    hosted = {value for value in shapes.model.graph.inputs if shapes[value].dtype in COUNTING}
-    for node in all_nodes((shapes.model.graph,)):
-        if node.domain or node.bodies or node.op_type in RANDOM or node in rows:
-            continue
-        if all(value in hosted or _rests_on_shapes(value, shapes) for value in node.operands):
-            hosted.update(node.results)
-    return hosted
 
 
 def _rests_on_shapes(value: Value, shapes: Shapes) -> bool:

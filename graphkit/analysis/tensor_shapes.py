@@ -22,7 +22,7 @@ from graphkit.model import Model, ModelLike, as_model
 from graphkit.ops.tensor import plain_dims
 from graphkit.render.document_blocks import Block, Prose, Table, table, table_of
 from graphkit.render.result import Result, tabled
-from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Shapes, declarations, infer
+from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, declarations, infer
 
 UNKNOWN = re.compile(r"\?(\d+)\.")  # how the name of an unknown dim begins
 
@@ -76,18 +76,17 @@ class TensorShapes(Result):
         for fact in self.facts:
             yield Prose(f"The model runs only where {fact}.")
         for scope in dict.fromkeys(row.scope for row in self.rows):
-            rows = [*_family_rows([row for row in self.rows if row.scope == scope])]
+            there = [row for row in self.rows if row.scope == scope]
+            texts = {row.name: (row.dims, row.unknown) for row in there}
+            tensors_of = Counter(number for shape, _ in texts.values() for number in set(UNKNOWN.findall(shape)))
+            cells = ((row.name, (row.dtype, *_letter_unknowns(texts[row.name], tensors_of))) for row in there)
+            rows = [
+                (label, dtype, *(texts[label] if count == 1 else (shape, unknown or None)))
+                for label, (dtype, shape, unknown), count in by_family(cells)
+            ]
             yield table("Tensor:code | Dtype | Shape:code | Unknown because:note", rows, scope or "main graph")
         for contradiction in self.contradictions:
             yield Prose(contradiction, "warning")
-
-
-def _family_rows(shape_rows: Sequence[ShapeRow]) -> Iterator[tuple[str, str, str, str | None]]:
-    texts = {row.name: (row.dims, row.unknown) for row in shape_rows}
-    tensors_of = Counter(number for shape, _ in texts.values() for number in set(UNKNOWN.findall(shape)))
-    cells = ((row.name, (row.dtype, *_letter_unknowns(texts[row.name], tensors_of))) for row in shape_rows)
-    for label, (dtype, shape, unknown), count in by_family(cells):
-        yield label, dtype, *(texts[label] if count == 1 else (shape, unknown or None))
 
 
 def _letter_unknowns(texts: Sequence[str], tensors_of: Mapping[str, int]) -> tuple[str, ...]:
@@ -125,17 +124,14 @@ class WhyShape(Result):
         return f"{self.title} {self.tensor} is {shape_text(self.shape)}"
 
     def blocks(self) -> Iterator[Block]:
-        yield table("Step:number | Tensor and shape:code", list(self._rows()))
-
-    def _rows(self) -> Iterator[tuple[str, str]]:
-        """Yield the steps, those that keep the shape as one, but for the last."""
-        last = len(self.steps) - 1
+        last, rows = len(self.steps) - 1, list[tuple[str, str]]()
         for keeps, run in itertools.groupby(range(len(self.steps)), lambda i: self.kept[i] and i != last):
             numbers = list(run)
             if keeps and len(numbers) > 1:
-                yield f"{numbers[0] + 1}-{numbers[-1] + 1}", f"{len(numbers):,} nodes that keep the shape"
+                rows.append((f"{numbers[0] + 1}-{numbers[-1] + 1}", f"{len(numbers):,} nodes that keep the shape"))
             else:
-                yield from ((str(number + 1), self.steps[number]) for number in numbers)
+                rows += ((str(number + 1), self.steps[number]) for number in numbers)
+        yield table("Step:number | Tensor and shape:code", rows)
 
 
 def tensor_shapes(
@@ -218,16 +214,12 @@ def why_shape(
     path, separator, inner = name.rpartition("::")
     key = (path, inner) if separator and name not in model.graph.values else name
     chain = shapes.chain(key)
-    kept = [False, *(_keeps_shape(shapes, before, after) for before, after in itertools.pairwise(chain))]
+    kept = [False]  # where a node reads a value and gives one of the same known shape, whose elements are not followed
+    for before, after in itertools.pairwise(chain):
+        tensor, reads = shapes[after], after.producer is not None and before in after.producer.inputs
+        kept.append(reads and bool(tensor.dims) and tensor.dims == shapes[before].dims and tensor.elements is None)
     lines = tuple(shapes.line(value) for value in chain)
     return WhyShape(name, plain_dims(shapes[key].dims), lines, tuple(kept[: len(chain)]))
-
-
-def _keeps_shape(shapes: Shapes, before: Value, after: Value) -> bool:
-    """Whether a node reads a value and gives one of the same known shape, whose elements are not followed."""
-    tensor = shapes[after]
-    is_same = bool(tensor.dims) and tensor.dims == shapes[before].dims and tensor.elements is None
-    return is_same and after.producer is not None and before in after.producer.inputs
 
 
 SHOWN_CONSUMERS = 3  # consumers of one Shape that are named

@@ -42,7 +42,13 @@ class TypicalSizes:
         powers = {name: (1 << (size - 1).bit_length(),) for name, size in by_input.items()}  # which strides divide
         variables = (replace(each, preferred=powers.get(each.name, each.preferred)) for each in legal.variables)
         self.legal = replace(legal, variables=tuple(variables))
-        self.wish = _wished_sizes(self.legal, wish, by_input)
+        sequence = TYPICAL["sequence"] if legal.past is None or wish.get("past") == 0 else 1
+        by_role = {**TYPICAL, "sequence": sequence, **wish}
+        by_role["total"] = by_role["sequence"] + (0 if legal.past is None else by_role["past"])
+        self.wish: dict[str, int] = {}
+        for each in self.legal.variables:
+            size = by_role[each.role] if each.role in wish else by_input.get(each.name, by_role[each.role])
+            self.wish[each.name] = int(min(max(size, each.low), each.high))
         # a size for each
         self.sizes = _runnable_sizes(self.legal, shapes, self.wish) or next(self.legal.near(self.wish), self.wish)
         ends = {name: (low, high) for name, (low, high) in spec.bounds.items() if low is not None and high is not None}
@@ -55,12 +61,9 @@ class TypicalSizes:
         low, high = self.ends
         powers = [1 << exponent for exponent in range(most) if low < 1 << exponent < high]
         for size in sorted({low, *powers, high}) if self.over is not None else ():
-            yield size, self._at(self.over or "", size)
-
-    def _at(self, name: str, size: int) -> dict[str, int]:
-        every, wish = self.legal.variables, {**self.sizes, name: size}
-        variables = tuple(replace(each, low=size, high=size) if each.name == name else each for each in every)
-        return next(replace(self.legal, variables=variables).near(wish), wish)
+            every, wish = self.legal.variables, {**self.sizes, self.over or "": size}
+            variables = (replace(each, low=size, high=size) if each.name == self.over else each for each in every)
+            yield size, next(replace(self.legal, variables=tuple(variables)).near(wish), wish)
 
 
 def _runnable_sizes(legal: LegalSizes, shapes: Shapes, wish: Mapping[str, int]) -> dict[str, int] | None:
@@ -88,17 +91,6 @@ def _runnable_sizes(legal: LegalSizes, shapes: Shapes, wish: Mapping[str, int]) 
         if nearest_sizes := next(search_nearest_sizes(legal.variables, [*legal.relations, *constraints], wish), None):
             return nearest_sizes
     return None
-
-
-def _wished_sizes(legal: LegalSizes, wish: Mapping[Axis, int], by_input: Mapping[str, int]) -> dict[str, int]:
-    sequence = TYPICAL["sequence"] if legal.past is None or wish.get("past") == 0 else 1
-    by_role = {**TYPICAL, "sequence": sequence, **wish}
-    by_role["total"] = by_role["sequence"] + (0 if legal.past is None else by_role["past"])
-    sizes = {}
-    for each in legal.variables:
-        size = by_role[each.role] if each.role in wish else by_input.get(each.name, by_role[each.role])
-        sizes[each.name] = int(min(max(size, each.low), each.high))
-    return sizes
 
 
 SAMPLES = 16_000  # of a second of speech

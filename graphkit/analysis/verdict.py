@@ -21,7 +21,7 @@ from graphkit.analysis.shape_ops import ShapeOps
 from graphkit.analysis.summary import Summary
 from graphkit.analysis.typical_sizes import TYPICAL
 from graphkit.errors import count_things
-from graphkit.graph.declared_types import declared_dims
+from graphkit.graph.declared_types import Dim, declared_dims
 from graphkit.graph.operator_traits import joined_parts
 from graphkit.graph.roles import dim_at
 from graphkit.graph.uses import find_lookups, table_entries
@@ -122,18 +122,6 @@ def _amount_text(quantity: Quantity, unit: Literal["", "B"] = "") -> str | Formu
     return "unknown" if quantity.uncounted and not quantity.value else quantity.cell(unit)
 
 
-def _named_sizes(model: Model, sizes: Sizes) -> Sizes:
-    """Return sizes without those of single dims, as `mask.0`, whose symbol has the same size."""
-    known = dict(sizes)
-    dims = (
-        (f"{port.name}.{axis}", dim)
-        for port in model.graph.inputs
-        for axis, dim in enumerate(declared_dims(port) or ())
-    )
-    alike = {name for name, dim in dims if isinstance(dim, str) and name in known and known.get(dim) == known[name]}
-    return Sizes((name, size) for name, size in sizes if name not in alike)
-
-
 def verdict_of(model: Model, sections: Mapping[str, Result]) -> Verdict:
     """Return the verdict on a model, from the sections that it rests on."""
     faults = worst_first(finding for each in sections.values() if isinstance(each, Judged) for finding in each.found())
@@ -142,6 +130,11 @@ def verdict_of(model: Model, sections: Mapping[str, Result]) -> Verdict:
     shape_ops, cache = cast(ShapeOps, sections["shape-ops"]), cast(KVCache, sections["kv-cache"])
     costs, blockers = cast(Costs, sections["costs"]), facts.blockers
     at = f" at {blockers.dims}" if blockers is not None and blockers.dims else ""
+    sizes, dims = dict(costs.sizes), list[tuple[str, Dim]]()
+    for port in model.graph.inputs:
+        dims += ((f"{port.name}.{axis}", dim) for axis, dim in enumerate(declared_dims(port) or ()))
+    # sizes of single dims, as `mask.0`, whose symbol has the same size
+    alike = {name for name, dim in dims if isinstance(dim, str) and name in sizes and sizes.get(dim) == sizes[name]}
     layers = f", {count_things(architecture.layers, 'layer(s)')}" if architecture.layers else ""
     return Verdict(
         role=architecture.role,
@@ -150,7 +143,7 @@ def verdict_of(model: Model, sections: Mapping[str, Result]) -> Verdict:
         parameters=summary.parameters,
         nodes=summary.nodes,
         shape_nodes=shape_ops.on_shapes,
-        sizes=_named_sizes(model, costs.sizes),
+        sizes=Sizes(each for each in costs.sizes if each[0] not in alike),
         macs=costs.macs,
         peak_bytes=costs.peak.bytes,
         uncounted=costs.uncounted,
