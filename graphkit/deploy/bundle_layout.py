@@ -62,7 +62,11 @@ def build_bundle(
     written, in no certain order.
     """
     parts = [_Part(method, sizes) for method in methods]
-    states = _laid_out(_written_states(parts))
+    written, states, end = _written_states(parts), list[StateTensor](), 0
+    kinds = list(dict.fromkeys((state.dtype, state.shape, state.update) for state in written))
+    for state in sorted(written, key=lambda state: kinds.index((state.dtype, state.shape, state.update))):
+        states.append(replace(state, offset=end))  # one behind the other, those that are alike as neighbours
+        end += state.places * state.stride
     by_name = {state.name: state for state in states}
     for part in parts:
         part.check(by_name)
@@ -83,7 +87,7 @@ def build_bundle(
         generation=settings.generation if takes_tokens else Generation(),
         arena=max((state.offset + state.places * state.stride for state in states), default=0),
         lengths=tuple(Length(name, sizes.slots, seen) for name in lengths),
-        states=states,
+        states=tuple(states),
         methods=made,
         positions=positions,
         loop=tuple(_loop_steps(parts, states, takes_tokens=takes_tokens)),
@@ -107,16 +111,6 @@ def _written_states(parts: Sequence[_Part]) -> list[StateTensor]:
             if name not in states:
                 raise UsageError(f"{part.method.name} reads state '{name}', which no method writes")
     return list(states.values())
-
-
-def _laid_out(states: Sequence[StateTensor]) -> tuple[StateTensor, ...]:
-    """Return states one behind the other, each at an aligned offset; those that are alike are neighbours."""
-    kinds = list(dict.fromkeys((state.dtype, state.shape, state.update) for state in states))
-    placed, end = [], 0
-    for state in sorted(states, key=lambda state: kinds.index((state.dtype, state.shape, state.update))):
-        placed.append(replace(state, offset=end))
-        end += state.places * state.stride
-    return tuple(placed)
 
 
 class _Part:
@@ -267,12 +261,24 @@ class _Part:
         tokens = next((name for name, kind in method.kinds.items() if kind == "tokens"), "")
         lengths = {*counted, *(states[name].length for name in method.writes.values())}
         is_counted = bool(tokens) and bool(method.writes) and method.length in lengths
+        inputs, outputs = list[BundlePort](), list[BundlePort]()
+        for value in (value for value in self.model.graph.inputs if value.tensor is None):
+            name, dtype = value.name, dtype_name(self.shapes[value].dtype)
+            kind: FeedKind = "state" if name in method.reads else _KINDS.get(method.kinds.get(name, ""), "user")
+            of = method.reads.get(name, method.length if kind == "length" else "")
+            meaning = f"state '{of}'" if kind == "state" else MEANINGS[kind]
+            inputs.append(BundlePort(name, dtype, self._port_shape(value), meaning, Feed(kind, of)))
+        for value in self.model.graph.outputs:
+            state = method.writes.get(value.name, "")
+            meaning = f"state '{state}'" if state else f"'{value.name}' of the export"
+            shape = self._port_shape(value, is_whole=state in method.whole)
+            outputs.append(BundlePort(value.name, dtype_name(self.shapes[value].dtype), shape, meaning, writes=state))
         return BundleMethod(
             name=method.name,
             file=method.file,
             when="once" if method.when == "once" else "step",
-            inputs=tuple(self._input(value) for value in self.model.graph.inputs if value.tensor is None),
-            outputs=tuple(self._output_port(value) for value in self.model.graph.outputs),
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
             access={name: self._access_text(name) for name in states},
             changes=(LengthChange(method.length, tokens, 1),) if is_counted else (),
         )
@@ -310,19 +316,6 @@ class _Part:
         if not is_known(dim) and claim is not None:
             return self.symbols.get(claim, claim) if isinstance(claim, str) else claim
         return self.symbols.get(dim.declared, dim.declared)
-
-    def _input(self, value: Value) -> BundlePort:
-        name, method = value.name, self.method
-        kind: FeedKind = "state" if name in method.reads else _KINDS.get(method.kinds.get(name, ""), "user")
-        of = method.reads.get(name, method.length if kind == "length" else "")
-        meaning = f"state '{of}'" if kind == "state" else MEANINGS[kind]
-        return BundlePort(name, dtype_name(self.shapes[value].dtype), self._port_shape(value), meaning, Feed(kind, of))
-
-    def _output_port(self, value: Value) -> BundlePort:
-        state = self.method.writes.get(value.name, "")
-        meaning = f"state '{state}'" if state else f"'{value.name}' of the export"
-        shape = self._port_shape(value, is_whole=state in self.method.whole)
-        return BundlePort(value.name, dtype_name(self.shapes[value].dtype), shape, meaning, writes=state)
 
 
 _KINDS: Mapping[str, FeedKind] = {kind: kind for kind in ("tokens", "mask", "length", "kept", "user")}

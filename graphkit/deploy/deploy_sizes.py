@@ -117,38 +117,29 @@ def resolve_sizes(
     check_asked_sizes(options)
     asked = _asked_lengths(options)
     check_frozen_sizes(models, options.batch)
-    _check_rows(models)
-    _check_dims(options, models, asked.slots_flag)
+    for model in models:  # a host feeds as many texts as pictures, of which an exporter may have frozen other numbers
+        fed = model.roles.all("tokens", "mask", "image")
+        rows = {value.name: dims[0] for value in fed if (dims := declared_dims(value)) and isinstance(dims[0], int)}
+        if other := next((name for name in rows if rows[name] != next(iter(rows.values()))), ""):
+            first_name = next(iter(rows))
+            counts = f"'{first_name}' holds {rows[first_name]} rows, and '{other}' {rows[other]}"
+            raise UsageError(f"{model.name}: {counts} - export it with as many texts as pictures")
+    # symbols that do not exist, or that count sequences or slots, which have options of their own, are refused
+    roles = [(decoder, symbol_roles(decoder)) for decoder in models]
+    known = sorted({name for _, symbols in roles for name in symbols})
+    for name, number in options.dims:
+        if name not in known:
+            raise UsageError(f"no input has a dim '{name}' - {did_you_mean(name, known)}")
+        for decoder, symbols in roles:
+            if decoder.roles.pasts and symbols.get(name) in ("past", "total"):
+                raise UsageError(f"{decoder.name}: '{name}' grows with the cache - give {asked.slots_flag}")
+            if decoder.roles.pasts and symbols.get(name) == "batch" and number != options.batch:
+                raise UsageError(f"{decoder.name}: '{name}' is {options.batch}, not {number} - give --batch {number}")
     slots, source = _count_slots(asked, step, first), _count_source(asked, options, encoder)
     for flag, size in ((asked.slots_flag, slots), (asked.source_flag, source)):
         if asked.most is not None and size > asked.most:
             raise UsageError(f"{flag} {size:,}: what the host feeds is computed for each - give at most {asked.most:,}")
     return DeploySizes(batch=options.batch, slots=slots, source=source, dims=dict(options.dims))
-
-
-def _check_dims(options: DeployOptions, models: Sequence[Model], slots_flag: str) -> None:
-    """Refuse symbols that do not exist, or that count sequences or slots, which have options of their own."""
-    roles = [(model, symbol_roles(model)) for model in models]
-    known = sorted({name for _, symbols in roles for name in symbols})
-    for name, size in options.dims:
-        if name not in known:
-            raise UsageError(f"no input has a dim '{name}' - {did_you_mean(name, known)}")
-        for model, symbols in roles:
-            if model.roles.pasts and symbols.get(name) in ("past", "total"):
-                raise UsageError(f"{model.name}: '{name}' grows with the cache - give {slots_flag}")
-            if model.roles.pasts and symbols.get(name) == "batch" and size != options.batch:
-                raise UsageError(f"{model.name}: '{name}' is {options.batch}, not {size} - give --batch {size}")
-
-
-def _check_rows(models: Sequence[Model]) -> None:
-    """Refuse texts and pictures of which an exporter has frozen unlike numbers: a host feeds as many of each."""
-    for model in models:
-        fed = model.roles.all("tokens", "mask", "image")
-        rows = {value.name: dims[0] for value in fed if (dims := declared_dims(value)) and isinstance(dims[0], int)}
-        if other := next((name for name in rows if rows[name] != next(iter(rows.values()))), ""):
-            first = next(iter(rows))
-            counts = f"'{first}' holds {rows[first]} rows, and '{other}' {rows[other]}"
-            raise UsageError(f"{model.name}: {counts} - export it with as many texts as pictures")
 
 
 def _count_slots(asked: _Lengths, step: Model | None, first: Model | None) -> int:

@@ -275,8 +275,15 @@ def host_tables(model: Model, host_inputs: Sequence[HostInput], setting: Setting
             if not (plain := [each for each in chosen if each.name not in tables]):
                 continue
             runs = _run_numbers(part, which, numbers)
-            if which == "valid_length" and setting.sound is not None:
-                _check_sound(part, runs, plain)
+            # values must not differ between sounds of as many valid positions
+            for valid, longest in enumerate(runs if which == "valid_length" and setting.sound is not None else (), 1):
+                shortest = part.run("valid_length", valid, least=True)
+                for each in plain:
+                    if not np.array_equal(longest[each.name], shortest[each.name]):
+                        raise UsageError(
+                            f"'{each.source.value.name}' differs between sounds of which {valid} positions are valid - "
+                            "a host that knows how many are cannot make it"
+                        )
             for each in plain:
                 tables[each.name] = _make_table(each, setting, which, [run[each.name] for run in runs])
     return [_of_batch(tables[each.name], setting) for each in host_inputs]
@@ -349,18 +356,6 @@ def _check_tokens(part: HostPart, by: By, host_inputs: Sequence[HostInput]) -> N
             )
 
 
-def _check_sound(part: HostPart, runs: Sequence[Run], host_inputs: Sequence[HostInput]) -> None:
-    """Refuse values that differ between sounds of as many valid positions."""
-    for valid, longest in enumerate(runs, 1):
-        shortest = part.run("valid_length", valid, least=True)
-        for host_input in host_inputs:
-            if not np.array_equal(longest[host_input.name], shortest[host_input.name]):
-                raise UsageError(
-                    f"'{host_input.source.value.name}' differs between sounds of which {valid} positions are valid - a "
-                    "host that knows how many are cannot make it"
-                )
-
-
 def _chosen_by(host_input: HostInput, model: Model, setting: Setting) -> By:
     dependence = host_input.source.dependence
     of_source = [is_of_source(model.roles.of(model.graph.values[name]), setting) for name in dependence.inputs]
@@ -386,7 +381,11 @@ class NotAddedError(UsageError):
 def _make_table(host_input: HostInput, setting: Setting, by: By, arrays: list[np.ndarray]) -> HostTable:
     is_static = by == "position" and setting.capacity > 0 and not setting.past
     if is_static and host_input.is_mask and arrays[0].shape[-1] == setting.capacity + 1:
-        arrays = [_with_new_last(array, past, setting) for past, array in enumerate(arrays)]
+        for past, mask in enumerate(arrays):  # what it says of the new token becomes the last, and its slot is closed
+            if bool((mask[..., past + 1 :] > MASKED).any()):
+                raise UsageError(f"a mask shows slots behind token {past}, which hold nothing yet")
+            arrays[past] = np.append(mask[..., :-1], mask[..., past : past + 1], -1)
+            arrays[past][..., past:-1] = setting.floor
     varies = any(not np.array_equal(array, arrays[-1]) for array in arrays)
     if not varies and (by == "valid_length" or len(arrays) > 1):
         constant = _raise_mask(arrays[-1], setting) if host_input.is_mask else arrays[-1]
@@ -465,15 +464,6 @@ def _in_slots(mask: np.ndarray, axis: int, past: int, setting: Setting) -> np.nd
     fixed[..., :past] = moved[..., :past]
     fixed[..., -1] = moved[..., -1]
     return np.moveaxis(fixed, -1, axis)
-
-
-def _with_new_last(mask: np.ndarray, past: int, setting: Setting) -> np.ndarray:
-    """Return an additive mask over a static cache with what it says of the new token last, and its slot closed."""
-    if bool((mask[..., past + 1 :] > MASKED).any()):
-        raise UsageError(f"a mask shows slots behind token {past}, which hold nothing yet")
-    fixed = np.append(mask[..., :-1], mask[..., past : past + 1], -1)
-    fixed[..., past:-1] = setting.floor
-    return fixed
 
 
 def _mask_window(rows: np.ndarray, setting: Setting) -> int | None:

@@ -257,7 +257,13 @@ class Draft(Struct, frozen=True, eq=False):
 def _draft_files(
     changes: AskedChanges, options: LowerOptions, progress: Progress, passes: frozenset[str] = frozenset()
 ) -> Draft:
-    sizes = structs.replace(_lower_sizes(changes.pipeline, options), passes=passes)
+    pipeline = changes.pipeline
+    check_dtypes(pipeline.models)
+    resolved = resolve_sizes(options, pipeline.models, encoder=pipeline.encoder, step=pipeline.step)
+    target = load_target(options.target)
+    pad = options.pad if options.pad is not None else pipeline.settings.tokens["pad"] or 0
+    floor = _mask_floor(pipeline, target, options.mask_floor)
+    sizes = LowerSizes(**structs.asdict(resolved), floor=floor, pad=pad, target=target, passes=passes)
     draft = _proven_floor(changes, sizes, options, progress)
     newest = sizes.target.max_opset
     if options.opset is None and newest is None:
@@ -376,16 +382,6 @@ def _at_opset(part: Lowered, asked: int | None, newest: int, target: Target) -> 
     )
 
 
-def _lower_sizes(pipeline: Pipeline, options: LowerOptions) -> LowerSizes:
-    check_dtypes(pipeline.models)
-    sizes = resolve_sizes(options, pipeline.models, encoder=pipeline.encoder, step=pipeline.step)
-    target = load_target(options.target)
-    pad = options.pad if options.pad is not None else pipeline.settings.tokens["pad"] or 0
-    return LowerSizes(
-        **structs.asdict(sizes), floor=_mask_floor(pipeline, target, options.mask_floor), pad=pad, target=target
-    )
-
-
 def _mask_floor(pipeline: Pipeline, target: Target, asked: float | None) -> float:
     scopes = [scope for model in pipeline.models for scope in all_scopes(model.scopes)]
     constants = [value.constant for scope in scopes for value in scope.values.values()]
@@ -405,9 +401,15 @@ def _lower_parts(pipeline: Pipeline, sizes: LowerSizes, progress: Progress) -> l
         parts.append(lower_model(name, pipeline.encoder, sizes))
         if pipeline.step is not None and pipeline.encoder.roles.first("tokens") is None:
             # its source is no text: decoders see as much as it gives
+            port = parts[0].method.outputs[0] if parts[0].method.outputs else None
+            if port is None or len(port.shape) < 2:
+                raise UsageError(
+                    f"the encoder's first output is {list(port.shape) if port is not None else 'missing'}, and a "
+                    "decoder reads states [batch, length, size] - export an encoder that gives these first"
+                )
             of_encoder = symbol_roles(pipeline.encoder)
             dims = {name: size for name, size in sizes.dims.items() if name not in of_encoder}
-            sizes = structs.replace(sizes, source=_count_states(parts[0]), dims=dims, sound=parts[0].sound)
+            sizes = structs.replace(sizes, source=port.shape[1], dims=dims, sound=parts[0].sound)
     first, step, encoder = pipeline.first, pipeline.step, pipeline.encoder
     if step is None:
         return parts
@@ -441,16 +443,6 @@ def _splitting_stages(name: str, merged: Model | None, branch: Model) -> Iterato
     flag = decoder.cache_when if name == "step" else not decoder.cache_when
     values = {decoder.condition.input.name: np.array([flag])}
     yield Stage(name, "one step of the merged decoder", merged, branch, values=values, is_narrower=True, is_part=True)
-
-
-def _count_states(encoder: Lowered) -> int:
-    port = encoder.method.outputs[0] if encoder.method.outputs else None
-    if port is None or len(port.shape) < 2:
-        raise UsageError(
-            f"the encoder's first output is {list(port.shape) if port is not None else 'missing'}, and a decoder reads "
-            "states [batch, length, size] - export an encoder that gives these first"
-        )
-    return port.shape[1]
 
 
 def _table_files(draft: Draft) -> dict[str, bytes | memoryview]:
@@ -534,16 +526,16 @@ class _Round(Struct, frozen=True):
         return sum(each.device_nodes is None for each in self.judgements), self.left.total()
 
     def words(self, number: int) -> str:
-        judges = dict.fromkeys(judgement.command for judgement in self.judgements)
-        return f"Round {number}: {'; '.join(f'{name} {self._words_of(name)}' for name in judges)}."
-
-    def _words_of(self, judge: str) -> str:
-        errors = [each.model for each in self.judgements if each.command == judge and each.device_nodes is None]
-        rows = {(op, name): count for (by, op, name), count in self.left.items() if by == judge}
-        nodes = ", ".join(f"{op} {count} ({name or NO_REWRITE})" for (op, name), count in rows.items())
-        left = f"leaves {count_things(sum(rows.values()), 'node(s)')} on the CPU: {nodes}" if rows else ""
-        refused = f"does not compile {', '.join(errors)}" if errors else ""
-        return " and ".join(filter(None, [refused, left])) or "leaves no node on the CPU"
+        texts = []
+        for judge in dict.fromkeys(judgement.command for judgement in self.judgements):
+            errors = [each.model for each in self.judgements if each.command == judge and each.device_nodes is None]
+            rows = {(op, name): count for (by, op, name), count in self.left.items() if by == judge}
+            nodes = ", ".join(f"{op} {count} ({name or NO_REWRITE})" for (op, name), count in rows.items())
+            left = f"leaves {count_things(sum(rows.values()), 'node(s)')} on the CPU: {nodes}" if rows else ""
+            refused = f"does not compile {', '.join(errors)}" if errors else ""
+            said = " and ".join(filter(None, [refused, left])) or "leaves no node on the CPU"
+            texts.append(f"{judge} {said}")
+        return f"Round {number}: {'; '.join(texts)}."
 
 
 def settle_with_judges(
@@ -608,17 +600,16 @@ def _ask_round(models: Models, judges: Sequence[str], seconds: float, progress: 
 def _left_nodes(part: Lowered, answer: Answer) -> Iterator[tuple[str, str]]:
     """Yield the operator of each node that stays on the CPU, and the pass that removes it, "" for none."""
     lint, nodes = Lint(load_target(REMEDIED), infer(part.model), part.passes), [*all_nodes(part.model.scopes)]
+
+    def remedy_of(node: Node) -> str:  # by its operator, or else by the ranks and dtypes of its tensors
+        tensors = [lint.shapes[value] for value in (*node.operands, *node.results)]
+        causes: list[tuple[Cause, str]] = [("operator", node.operator)]
+        if any(tensor.dims is not None and len(tensor.dims) > AXES for tensor in tensors):
+            causes.append(("rank", ""))
+        causes += [("dtype", dtype_name(tensor.dtype)) for tensor in tensors if tensor.dtype]
+        return next(filter(None, (lint.remedy(node, cause, what) for cause, what in causes)), "")
+
     for placed in answer.on("cpu"):
         named = [node for node in nodes if placed.name and node.proto.name == placed.name]
         alike = named or [node for node in nodes if node.op_type == placed.op]
-        yield placed.op, next(filter(None, (_remedy(lint, node) for node in alike)), "")
-
-
-def _remedy(lint: Lint, node: Node) -> str:
-    """Return the pass that removes a node, by its operator, or else by the ranks and dtypes of its tensors."""
-    tensors = [lint.shapes[value] for value in (*node.operands, *node.results)]
-    causes: list[tuple[Cause, str]] = [("operator", node.operator)]
-    if any(tensor.dims is not None and len(tensor.dims) > AXES for tensor in tensors):
-        causes.append(("rank", ""))
-    causes += [("dtype", dtype_name(tensor.dtype)) for tensor in tensors if tensor.dtype]
-    return next(filter(None, (lint.remedy(node, cause, what) for cause, what in causes)), "")
+        yield placed.op, next(filter(None, map(remedy_of, alike)), "")

@@ -58,27 +58,6 @@ from graphkit.rewrite.new_interface import (
 )
 from graphkit.shapes import AS_DECLARED, DimSpec, infer
 
-
-def _counted_positions(model: Model, setting: Setting, name: str) -> dict[str, np.ndarray]:
-    shapes, arrays = infer(model), dict[str, np.ndarray]()
-    for value in model.roles.all("positions"):
-        dims = [dim.substitute(setting.dims) for dim in shapes[value].dims or ()]
-        sizes = [dim.constant for dim in dims if dim.constant is not None]
-        if not dims or len(sizes) < len(dims):
-            raise UsageError(f"{name}: '{value.name}' has no fixed shape: {shapes[value]} - give its dims with --dim")
-        arrays[value.name] = np.broadcast_to(np.arange(sizes[-1]), sizes).astype(dtype_name(shapes[value].dtype))
-    return arrays
-
-
-def _zeros_of(model: Model, names: Set[str], setting: Setting) -> dict[str, np.ndarray]:
-    shapes, zeros = infer(model), dict[str, np.ndarray]()
-    for value in model.graph.inputs:
-        dims = [dim.substitute(setting.dims).constant for dim in shapes[value].dims or ()]
-        if value.name in names and None not in dims:
-            zeros[value.name] = np.zeros([dim or 0 for dim in dims], dtype_name(shapes[value].dtype))
-    return zeros
-
-
 MAX_ROUNDS = 8
 AXES = 4  # which every target takes
 ERROR = 1e-4  # the largest that a pass may make unasked
@@ -178,7 +157,15 @@ class _Lowering:
     def extract_embeddings(self) -> None:
         """Let the host look up rows of tables."""
         if not self.is_decoder:
-            positions = _counted_positions(self.model, self.setting, self.original.name)
+            shapes, positions = infer(self.model), dict[str, np.ndarray]()
+            for value in self.model.roles.all("positions"):
+                dims = [dim.substitute(self.setting.dims) for dim in shapes[value].dims or ()]
+                sizes = [dim.constant for dim in dims if dim.constant is not None]
+                if not dims or len(sizes) < len(dims):
+                    problem = f"'{value.name}' has no fixed shape: {shapes[value]}"
+                    raise UsageError(f"{self.original.name}: {problem} - give its dims with --dim")
+                counted = np.broadcast_to(np.arange(sizes[-1]), sizes)
+                positions[value.name] = counted.astype(dtype_name(shapes[value].dtype))
             self.model = with_constants(self.model, positions)
             self._add_stage("positions that count from 0", values=positions)
         outcome = ExtractEmbedding(known_only=True).run(self.model)
@@ -208,7 +195,12 @@ class _Lowering:
         over_source = {attention.name for attention in outcome.matches if attention.over == "source"}
         if self.setting.sound is None or not over_source:
             return
-        self.model = with_constants(self.model, _zeros_of(self.model, over_source, self.setting))
+        shapes, zeros = infer(self.model), dict[str, np.ndarray]()
+        for value in self.model.graph.inputs:
+            dims = [dim.substitute(self.setting.dims).constant for dim in shapes[value].dims or ()]
+            if value.name in over_source and None not in dims:
+                zeros[value.name] = np.zeros([dim or 0 for dim in dims], dtype_name(shapes[value].dtype))
+        self.model = with_constants(self.model, zeros)
         self._add_stage("masks that hide nothing", tested="the sound behind its end is zeros")
 
     def pool(self) -> None:
@@ -273,7 +265,14 @@ class _Lowering:
         if table.kind == "mask":
             self.interface.make_mask(table.name, "slots" if table.by == "position" else "source", table.window)
             if table.bias is not None:
-                self._add_bias(table.name, table.bias)
+                editor = Editor(self.model)
+                total = editor.unique_name(f"{table.name}_sum")
+                addends = [editor.constant(table.bias, f"{table.name}_constant"), table.name]
+                editor.insert_first(self.model.graph, NewNode("Add", addends, [total], name=total))
+                editor.replace_all_uses(self.model.graph.values[table.name], total)
+                self.model = editor.result()
+                what = "to which the model adds what it adds to all scores"
+                self.changes.append(f"'{table.name}' is a mask of the length, {what}")
             return
         rows, original = f"{self.name}.{table.name}", table.input.source.value.name
         self.tables[rows] = table.array
@@ -313,7 +312,12 @@ class _Lowering:
         frozen = FreezeDims(tuple(numbers.items())).run(self.model).model  # first: `fold` questions what is declared
         self.model = drop_dead_inputs(fold(frozen, options=FoldingOptions(keep_fusions=False)).model)
         self._add_stage("sizes fixed, folded", is_narrower=True)
-        self._check_places()
+        addend = find_unequal_addend(self.model, self.sizes.slots + 1) if self.original.roles.has_slots else None
+        if addend is not None:
+            raise UsageError(
+                f"{self.original.name}: '{addend.name}' adds something else to the scores of each slot, whatever the "
+                "position, and the new token takes the last place - bundle it, or lower an export whose cache grows"
+            )
         self._run_rewrites(MaskedFillToAdd(self.sizes.floor), DropNanGuard())  # masks of floats are the host's by now
         self._add_stage("the floor of masks", is_masking=True)
         self._reduce_interface()
@@ -328,14 +332,6 @@ class _Lowering:
                 break
         self.model = drop_dead_inputs(self.model)
         self._add_stage("operators that the target takes")
-
-    def _check_places(self) -> None:
-        addend = find_unequal_addend(self.model, self.sizes.slots + 1) if self.original.roles.has_slots else None
-        if addend is not None:
-            raise UsageError(
-                f"{self.original.name}: '{addend.name}' adds something else to the scores of each slot, whatever the "
-                "position, and the new token takes the last place - bundle it, or lower an export whose cache grows"
-            )
 
     def _reduce_interface(self) -> None:
         """Give stacked caches, and inputs that the host makes, as few axes as the target takes."""
@@ -390,15 +386,6 @@ class _Lowering:
             stages=tuple(replace(stage, sizes=self.setting.dims) for stage in self.stages),
             sound=self.setting.sound,
         )
-
-    def _add_bias(self, mask: str, bias: np.ndarray) -> None:
-        editor = Editor(self.model)
-        total = editor.unique_name(f"{mask}_sum")
-        addends = [editor.constant(bias, f"{mask}_constant"), mask]
-        editor.insert_first(self.model.graph, NewNode("Add", addends, [total], name=total))
-        editor.replace_all_uses(self.model.graph.values[mask], total)
-        self.model = editor.result()
-        self.changes.append(f"'{mask}' is a mask of the length, to which the model adds what it adds to all scores")
 
     def _add_stage(self, name: str, **details: Any) -> None:
         if self.model is not self.staged:

@@ -240,7 +240,12 @@ class BundleExport(Struct, frozen=True, eq=False, dict=True):
         return self.pipeline.with_decoders()
 
     def methods(self, sizes: DeploySizes, update: Update) -> tuple[MethodModel, ...]:
-        _check_masks(self.models)
+        for model, mask, polarity in ((each, *pair) for each in self.models for pair in each.roles.polarities.items()):
+            if polarity not in ("keeps", None):
+                raise UsageError(
+                    f"{model.name}: its mask '{mask.name}' is {POLARITIES[polarity]}, and the hosts of bundles make it "
+                    "1 for what counts - export it with such a mask"
+                )
         if self.pipeline is None:
             methods = described_methods(self.chains, sizes.slots, update)
         else:
@@ -316,13 +321,3 @@ def _legal_inputs(encoder: Model, contract: BundleContract) -> Iterator[tuple[st
         for dim, name in zip(dims, ports[value.name].shape if dims else (), strict=False):
             if (rule := rules.get(dim.declared)) is not None and isinstance(name, str) and name in contract.sizes:
                 yield name, rule
-
-
-def _check_masks(models: Sequence[Model]) -> None:
-    for model in models:
-        for mask, polarity in model.roles.polarities.items():
-            if polarity not in ("keeps", None):
-                raise UsageError(
-                    f"{model.name}: its mask '{mask.name}' is {POLARITIES[polarity]}, and the hosts of bundles make it "
-                    "1 for what counts - export it with such a mask"
-                )

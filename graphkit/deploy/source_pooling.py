@@ -74,7 +74,12 @@ def pool_by_product(model: Model, setting: Setting, vocabulary: int) -> tuple[Ou
     shapes, pooled = infer(model), list[Pooling]()
     for choice in _find_choices(model, shapes, setting, lengths):
         if (rule := _find_rule(model, shapes, choice, setting, lengths, vocabulary)) is not None:
-            name = _input_name(model, rule, shapes[choice.states].dtype, pooled)
+            if any(pooling.rule.token not in (None, rule.token) for pooling in pooled if rule.token is not None):
+                raise UsageError(f"{model.name}: two rows are chosen by different tokens - keep one of these outputs")
+            names = {(pooling.rule.by, pooling.rule.token, pooling.dtype): pooling.name for pooling in pooled}
+            name = names.get((rule.by, rule.token, shapes[choice.states].dtype)) or free_name(
+                "pooling", names_in(model.scopes) | {*names.values()}
+            )
             pooled.append(Pooling(choice.out.name, choice.states.name, name, rule, shapes[choice.states].dtype))
     rows, inputs = ((pooling.out, pooling.states) for pooling in pooled), ((p.out, p.name) for p in pooled)
     return PoolRowByOneHot(tuple(rows), tuple(inputs)).run(model), pooled
@@ -116,10 +121,15 @@ def _find_rule(
     model: Model, shapes: Shapes, choice: _Choice, setting: Setting, lengths: frozenset[str], vocabulary: int
 ) -> PlaceRule | None:
     """Return the rule by which a node chooses; None where it takes the first row, or not one of each sequence."""
-    part = _part_of_model(model, shapes, choice)
+    dims, of = shapes[choice.states].dims, shapes[choice.out].dims
+    assert dims is not None
+    assert of is not None
+    states = NewInput(free_name("states", names_in(model.scopes)), shapes[choice.states].dtype, dims)
+    fed = with_inputs(model, {choice.states: states})
+    part = with_outputs(fed, [(choice.out.name, NewInput(choice.out.name, shapes[choice.out].dtype, of))])
     tokens = [token for token in compared_tokens(model) if token < vocabulary]
     is_of_tokens = any(part.roles.of(value) == "tokens" for value in part.graph.inputs)
-    batch, length = (shapes[choice.states].dims or ())[:2]
+    batch, length = dims[:2]
     rules = [LARGEST, *map(_first_token_rule, tokens)] if is_of_tokens else []
     rules += [LAST] if length.symbols else []  # the last of a fixed length may be padding, which counts there
     is_first = True
@@ -152,15 +162,6 @@ LARGEST = PlaceRule(
 def _first_token_rule(token: int) -> PlaceRule:
     words = f"the first token {token} of the source, or its first token where there is none"
     return PlaceRule("first_token", token, words, lambda ids: int(np.argmax(ids == token)))
-
-
-def _part_of_model(model: Model, shapes: Shapes, choice: _Choice) -> Model:
-    dims, of = shapes[choice.states].dims, shapes[choice.out].dims
-    assert dims is not None
-    assert of is not None
-    name = free_name("states", names_in(model.scopes))
-    fed = with_inputs(model, {choice.states: NewInput(name, shapes[choice.states].dtype, dims)})
-    return with_outputs(fed, [(choice.out.name, NewInput(choice.out.name, shapes[choice.out].dtype, of))])
 
 
 def _sample_sources(lengths: range, rows: int, vocabulary: int, tokens: Sequence[int]) -> Iterator[np.ndarray]:
@@ -217,11 +218,3 @@ def _feed_value(part: Model, value: Value, dims: Mapping[str, int], ids: np.ndar
     if role in MASKS:
         return make_open_mask(np.empty(shape, kind), part.roles.polarities[value])
     return np.zeros(shape, kind) if role == "token types" else None
-
-
-def _input_name(model: Model, rule: PlaceRule, dtype: int, before: Sequence[Pooling]) -> str:
-    """Return the name of the input for a rule, which rows of one rule and dtype share."""
-    if any(pooling.rule.token not in (None, rule.token) for pooling in before if rule.token is not None):
-        raise UsageError(f"{model.name}: two rows are chosen by different tokens - keep one of these outputs")
-    names = {(pooling.rule.by, pooling.rule.token, pooling.dtype): pooling.name for pooling in before}
-    return names.get((rule.by, rule.token, dtype)) or free_name("pooling", names_in(model.scopes) | {*names.values()})

@@ -12,7 +12,7 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -149,7 +149,12 @@ def transformers_js_folder(
     pipeline = find_pipeline(path)
     frozen = check_frozen_sizes(pipeline.models)
     encoder, steps = pipeline.encoder, dict.fromkeys((pipeline.first, pipeline.step))
-    decoders = _with_alike_outputs([drop_idle_inputs(model) for model in steps if model is not None])
+    plain, decoders = [drop_idle_inputs(model) for model in steps if model is not None], list[Model]()
+    counts = Counter(value.name for model in plain for value in model.graph.outputs)
+    for model in plain:  # both have the same outputs, besides logits and caches
+        others = {value.name for value, role in model.roles.outputs.items() if role not in ("logits", "present")}
+        extra = {name for name in others if counts[name] < len(plain)}
+        decoders.append(remove_dead_code(with_interface(model, {}, {}, extra)).model if extra else model)
     if encoder is None and decoders:  # for each kind of model it reads the number of layers by another name
         settings = dict.fromkeys(LAYERS, len({entry.slot.index for entry in decoders[-1].roles.cache})) | settings
     drafts = {} if encoder is None else {"encoder_model" if decoders else "model": [encoder]}
@@ -163,11 +168,20 @@ def transformers_js_folder(
             progress(f"writing {name}")
             known = [_known_names(model, encoder) for model in models]
             names += sorted({(name, *pair) for each in known for pair in each.items() if pair[0] != pair[1]})
-            halves = [_rename_ports(*pair) for pair in zip(models, known, strict=True)]
+            halves = list[Model]()  # under its names, with `batch_size` for that of caches
+            for model, ports in zip(models, known, strict=True):
+                renamed = with_port_names(declare_needs(model), ports)
+                batch = {dim_at(past, 0) for past in renamed.roles.pasts if renamed.roles.axis(past, 0) == "batch"}
+                symbols = {dim: symbol("batch_size") for dim in batch if isinstance(dim, str) and dim != "batch_size"}
+                halves.append(with_symbols(renamed, symbols) if symbols else renamed)
             merge = merge_decoders(*halves) if len(halves) == 2 else None
             whole = halves[0] if merge is None else merge.model
             _check_start(halves[0], whole, has_encoder=encoder is not None)
-            dtypes[name] = _dtype_of(whole)
+            operators, is_half = {node.op_type for node in all_nodes(whole.scopes)}, has_float16(whole)
+            if "MatMulNBits" in operators:
+                dtypes[name] = "q4f16" if is_half else "q4"
+            else:
+                dtypes[name] = "q8" if operators.intersection(QUANTIZED) else "fp16" if is_half else "fp32"
             file = stage / "onnx" / f"{name}{SUFFIXES[dtypes[name]]}.onnx"
             data |= {file.name: len(save_models({file: whole}, weights="kept")) - 1}
             with name_as_staged(stage, output):
@@ -189,15 +203,6 @@ def transformers_js_folder(
     needed = (*(TOKENIZER[:2] if "tokens" in roles else ()), *((PROCESSOR,) if roles & {"image", "audio"} else ()))
     missing = tuple(name for name in COPIED if name in needed and name not in files)
     return TransformersJsReport(name_of(path), files, tuple(names), tuple(proofs), missing, frozen)
-
-
-def _with_alike_outputs(decoders: Sequence[Model]) -> list[Model]:
-    made, counts = list[Model](), Counter(value.name for model in decoders for value in model.graph.outputs)
-    for model in decoders:
-        others = {value.name for value, role in model.roles.outputs.items() if role not in ("logits", "present")}
-        extra = {name for name in others if counts[name] < len(decoders)}
-        made.append(remove_dead_code(with_interface(model, {}, {}, extra)).model if extra else model)
-    return made
 
 
 def _known_names(model: Model, encoder: Model | None) -> dict[str, str]:
@@ -230,14 +235,6 @@ def _known_names(model: Model, encoder: Model | None) -> dict[str, str]:
     return names
 
 
-def _rename_ports(model: Model, names: Mapping[str, str]) -> Model:
-    """Return a model with other names of inputs and outputs, and `batch_size` for that of its caches."""
-    made = with_port_names(declare_needs(model), names)
-    batch = {dim_at(past, 0) for past in made.roles.pasts if made.roles.axis(past, 0) == "batch"}
-    symbols = {dim: symbol("batch_size") for dim in batch if isinstance(dim, str) and dim != "batch_size"}
-    return with_symbols(made, symbols) if symbols else made
-
-
 def _check_start(first: Model, whole: Model, *, has_encoder: bool) -> None:
     """Refuse a decoder that cannot begin with a cache as transformers.js makes it."""
     if not has_encoder and isinstance(count := dim_at(first.roles.first("tokens"), 1), int):
@@ -248,10 +245,3 @@ def _check_start(first: Model, whole: Model, *, has_encoder: bool) -> None:
             if (axis == "past" and is_fixed) or (axis == "other" and not is_fixed and whole.roles.decoder is None):
                 hint = "transformers.js begins with an empty cache that grows: export it with a dynamic one"
                 raise UsageError(f"{first.label}: '{past.name}' has {dim or 'any number'} at axis {at} always - {hint}")
-
-
-def _dtype_of(model: Model) -> str:
-    operators, is_half = {node.op_type for node in all_nodes(model.scopes)}, has_float16(model)
-    if "MatMulNBits" in operators:
-        return "q4f16" if is_half else "q4"
-    return "q8" if operators.intersection(QUANTIZED) else "fp16" if is_half else "fp32"

@@ -145,7 +145,14 @@ def bundling_costs(
         rings = [name for name in symbol_roles(method.model) if name.startswith(f"{SLOTS}_")]
         windows = {name: minimum(const(int(name.removeprefix(f"{SLOTS}_"))), past + new) for name in rings}
         model = method.model if options.dry_run else load(folder / method.file)
-        in_use, values = {SLOTS: past + new, **windows}, _slot_counts(method, past)
+        in_use, shapes = {SLOTS: past + new, **windows}, infer(method.model)
+        # inputs that say how many slots are in use, and of how many tokens logits are kept
+        numbers = {"length": past, "kept": const(1)}
+        values = {
+            value.name: np.full([int(dim) for dim in shapes.dims(value) or ()], numbers[kind], object)
+            for value in method.model.graph.inputs
+            if (kind := method.kinds.get(value.name)) in numbers
+        }
         compared = BeforeAndAfter(originals, model, DimSpec.of(dims), wish=wish, sizes=in_use, values=values)
         is_timed = options.time and not options.dry_run
         yield costs_before_and_after(
@@ -156,17 +163,6 @@ def bundling_costs(
 def _dim_of(originals: Sequence[Model], role: Axis, size: int) -> Expr:
     names = [name for name, found in symbol_roles(originals[-1]).items() if found == role] if originals else []
     return symbol(names[0], int(role != "past")) if len(names) == 1 else const(size)
-
-
-def _slot_counts(method: MethodModel, length: Expr) -> dict[str, np.ndarray]:
-    """Return the values of the inputs that say how many slots are in use, and of how many tokens logits are kept."""
-    numbers = {"length": length, "kept": const(1)}
-    shapes = infer(method.model)
-    return {
-        value.name: np.full([int(dim) for dim in shapes.dims(value) or ()], numbers[kind], object)
-        for value in method.model.graph.inputs
-        if (kind := method.kinds.get(value.name)) in numbers
-    }
 
 
 def _original_models(method: MethodModel, sources: Pipeline | Sequence[Chain]) -> list[Model]:
