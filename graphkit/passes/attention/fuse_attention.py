@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from onnx import TensorProto
 
 from graphkit.graph.operator_traits import CUTTING, REARRANGING, SAME_ORDER, cut_bounds, joined_parts
-from graphkit.graph.view import Node, Scope, Value, all_nodes, chain_end, functions_of
+from graphkit.graph.view import Node, Value, all_nodes, chain_end, functions_of
 from graphkit.ops.tensor import Dims, dims_product
 from graphkit.passes.fusion.fold_into_weights import Linear, affine_of, linear_of
 from graphkit.passes.shapes.simplify_reshape import reshape_spec
@@ -262,7 +262,17 @@ def self_attention(editor: Editor, softmax: Node) -> SelfAttention:
     """Return the attention that a Softmax belongs to; raise a MatchFailure where no kernel computes it."""
     readers = softmax.outputs[0].consumers if softmax.outputs[0] is not None else []
     product = next((reader for reader, index in readers if reader.is_op("MatMul") and index == 0), None)
-    scores = _match_scores(softmax)
+
+    def before(node: Node) -> Node | None:
+        if not node.is_op(*SCALING, *MASKING):
+            return None
+        makers = [value.producer for value in node.operands if value.producer is not None]
+        makers = [maker for maker in makers if maker.is_op("MatMul", *SCALING, *MASKING)]
+        return min(makers, key=lambda maker: not maker.is_op("MatMul"), default=None)
+
+    value = softmax.input(0)
+    node = chain_end(value.producer, before) if value is not None and value.producer is not None else softmax
+    scores = node if node.is_op("MatMul") and len(node.inputs) == 2 else None
     if product is None or scores is None:
         raise MatchFailure
     if softmax.scope.opset() < BODY_SINCE:
@@ -280,21 +290,6 @@ def self_attention(editor: Editor, softmax: Node) -> SelfAttention:
         except MatchFailure as failure:
             failures.append(failure)
     raise failures[0]
-
-
-def _match_scores(softmax: Node) -> Node | None:
-    """Return the MatMul that computes scores, through the nodes that scale and mask them."""
-
-    def before(node: Node) -> Node | None:
-        if not node.is_op(*SCALING, *MASKING):
-            return None
-        makers = [value.producer for value in node.operands if value.producer is not None]
-        makers = [maker for maker in makers if maker.is_op("MatMul", *SCALING, *MASKING)]
-        return min(makers, key=lambda maker: not maker.is_op("MatMul"), default=None)
-
-    value = softmax.input(0)
-    node = chain_end(value.producer, before) if value is not None and value.producer is not None else softmax
-    return node if node.is_op("MatMul") and len(node.inputs) == 2 else None
 
 
 def _match_scale(editor: Editor, softmax: Node, scores: Node) -> tuple[float, tuple[Node, ...]]:
@@ -348,7 +343,15 @@ class SelfAttention:
         is_ordered = np.array_equal(np.concatenate(self.columns), np.arange(linears[0].result.count))
         self.is_whole = is_ordered and all(linear.node is linears[0].node for linear in linears)
         self.nodes = frozenset([softmax, scores, product, *scaled[1], *before, *result.nodes])
-        self._check_readers(softmax.scope)
+        nodes = self.nodes
+        if any(node.scope is not softmax.scope for node in nodes):
+            raise MatchFailure("its nodes are in several graphs")
+        inside = [inner for node in nodes for inner in node.results if inner is not self.result.value]
+        for inner in sorted(inside, key=lambda inner: inner.name):
+            if self.editor.is_output(inner):
+                raise MatchFailure(f"'{inner.name}' is an output")
+            if any(reader not in nodes for reader, _ in inner.consumers):
+                raise MatchFailure(f"'{inner.name}' is read elsewhere too")
 
     def _read_heads(self) -> tuple[int, Columns]:
         layouts = [projection.layout for projection in self.projections]
@@ -405,17 +408,6 @@ class SelfAttention:
             path.append(node)
             out, layout = moved_out, moved
         return fallback
-
-    def _check_readers(self, scope: Scope) -> None:
-        nodes = self.nodes
-        if any(node.scope is not scope for node in nodes):
-            raise MatchFailure("its nodes are in several graphs")
-        inside = [value for node in nodes for value in node.results if value is not self.result.value]
-        for value in sorted(inside, key=lambda value: value.name):
-            if self.editor.is_output(value):
-                raise MatchFailure(f"'{value.name}' is an output")
-            if any(reader not in nodes for reader, _ in value.consumers):
-                raise MatchFailure(f"'{value.name}' is read elsewhere too")
 
 
 DOMAIN, NAME = "com.microsoft", "Attention"

@@ -85,7 +85,13 @@ class InlineFunctions(Pass):
             reason = f"it needs {'; '.join(others) or 'one that is left'}"
             declined.append(Declined(f"function {function.name}", reason))
         calls = Counter(map(key_of, nodes_of(proto)))
-        called = _put_back(result, functions)
+        # those that the remaining ones call come back: onnx takes out all that it inlined anywhere
+        called, left, waiting = set[FunctionKey](), {*functions_of(result)}, [*result.functions]
+        while waiting:
+            more = {key_of(node) for node in with_bodies(waiting.pop().node)} & functions.keys() - left - called
+            called |= more
+            waiting += [functions[key] for key in more]
+        result.functions.extend(function for key, function in functions.items() if key in called)
         calls.subtract(key_of(node) for function in result.functions for node in with_bodies(function.node))
         if not any(calls[key] or key not in called for key in gone):
             return Outcome(model, declined=tuple(declined))
@@ -95,17 +101,6 @@ class InlineFunctions(Pass):
         keep_members(result.opset_import, [domain_of(entry.domain) not in unused for entry in result.opset_import])
         changes = (count_things(calls[key], f"call(s) of function '{key[1]}' inlined") for key in gone if calls[key])
         return Outcome(remove_dead_code(model.with_proto(result)).model, tuple(changes), tuple(declined))
-
-
-def _put_back(result: onnx.ModelProto, functions: Functions) -> set[FunctionKey]:
-    """Put functions back that the remaining ones call, and return them: onnx takes out all that it inlined anywhere."""
-    found, remaining, waiting = set[FunctionKey](), {*functions_of(result)}, [*result.functions]
-    while waiting:
-        called = {key_of(node) for node in with_bodies(waiting.pop().node)} & functions.keys() - remaining - found
-        found |= called
-        waiting += [functions[key] for key in called]
-    result.functions.extend(function for key, function in functions.items() if key in found)
-    return found
 
 
 def _restore_names(before: Nodes, after: Nodes, functions: Functions, taken: set[str]) -> None:

@@ -229,7 +229,16 @@ def merge_decoders(first: ModelLike, with_past: ModelLike) -> Merge:
     first, later = as_model(first), as_model(with_past)
     if (misfit := next(_find_misfits(first, later), None)) is not None:
         raise UsageError(misfit)
-    names = _port_names(first, later)
+    # inputs and outputs of the first step get the names of those of the same roles on later steps
+    pairs = [(first.roles.logits, later.roles.logits)]
+    for role in SAME:
+        of_first, of_later = first.roles.all(role), later.roles.all(role)
+        pairs += [(of_first[0], of_later[0])] if len(of_first) == len(of_later) == 1 else []
+    given = {entry.slot: entry.present for entry in later.roles.cache}
+    pairs += [(entry.present, given.get(entry.slot)) for entry in first.roles.cache]
+    known = [{value.name for value in (*half.graph.inputs, *half.graph.outputs)} for half in (first, later)]
+    same = [(mine.name, other.name) for mine, other in pairs if mine and other]
+    names = {mine: other for mine, other in same if mine not in known[1] and other not in known[0]}
     ours, theirs = _share_symbols(declare_needs(with_port_names(first, names)), declare_needs(later))
     inputs, outputs = (_join_declarations(ours, theirs, ports) for ports in ("input", "output"))
     presents = {entry.slot: entry.present.name for entry in ours.roles.cache if entry.present is not None}
@@ -243,7 +252,16 @@ def merge_decoders(first: ModelLike, with_past: ModelLike) -> Merge:
     weights = [_outer_names(half, taken, shared, numbers) for half in (ours, theirs)]
     named = [with_value_names(half, _free_names(half, taken, weights[at])) for at, half in enumerate((ours, theirs))]
     named[1] = ours.with_proto(ours.adopt(named[1]))
-    proto = _join_headers(first, later)
+    proto, other = onnx.ModelProto(), later.proto
+    proto.CopyFrom(first.proto)
+    proto.graph.CopyFrom(onnx.GraphProto(name=first.proto.graph.name))
+    proto.ir_version = max(proto.ir_version, other.ir_version)
+    domains, functions = {entry.domain for entry in proto.opset_import}, [*proto.functions]
+    proto.opset_import.extend(entry for entry in other.opset_import if entry.domain not in domains)
+    proto.functions.extend(each for each in other.functions if each not in functions)
+    metadata = {entry.key: entry.value for half in (other, proto) for entry in half.metadata_props}
+    metadata[MADE_BY] = f"graphkit {__version__}: merge-decoders of {first.name} and {later.name}"
+    helper.set_model_props(proto, metadata)
     tensors = {tensor.name: tensor for half in named for tensor in half.proto.graph.initializer}
     proto.graph.initializer.extend(tensors.values())
     proto.graph.input.extend([*inputs.values(), helper.make_tensor_value_info(CONDITION, TensorProto.BOOL, [1])])
@@ -280,19 +298,6 @@ def _find_misfits(first: Model, later: Model) -> Iterator[str]:
         if functions.get((each.domain, each.name, each.overload), each) != each:
             hint = "put functions into both graphs first: graphkit rewrite -p inline-functions"
             yield f"{later.label}: its function '{each.name}' is not that of {first.label} - {hint}"
-
-
-def _port_names(first: Model, later: Model) -> dict[str, str]:
-    """Return new names of inputs and outputs of the first step: those of the same roles on later steps."""
-    pairs = [(first.roles.logits, later.roles.logits)]
-    for role in SAME:
-        ours, theirs = first.roles.all(role), later.roles.all(role)
-        pairs += [(ours[0], theirs[0])] if len(ours) == len(theirs) == 1 else []
-    presents = {entry.slot: entry.present for entry in later.roles.cache}
-    pairs += [(entry.present, presents.get(entry.slot)) for entry in first.roles.cache]
-    known = [{value.name for value in (*half.graph.inputs, *half.graph.outputs)} for half in (first, later)]
-    named = [(mine.name, other.name) for mine, other in pairs if mine and other]
-    return {mine: other for mine, other in named if mine not in known[1] and other not in known[0]}
 
 
 def declare_needs(model: Model) -> Model:
@@ -385,18 +390,3 @@ def _make_branch(before: Model, half: Model, outputs: Mapping[str, str], taken: 
             used.add(made)
             graph.node.append(helper.make_node("Identity", [info.name], [made]))
     return graph
-
-
-def _join_headers(first: Model, later: Model) -> onnx.ModelProto:
-    """Return a model without nodes that has the versions, functions and metadata of both."""
-    proto, other = onnx.ModelProto(), later.proto
-    proto.CopyFrom(first.proto)
-    proto.graph.CopyFrom(onnx.GraphProto(name=first.proto.graph.name))
-    proto.ir_version = max(proto.ir_version, other.ir_version)
-    domains, functions = {entry.domain for entry in proto.opset_import}, [*proto.functions]
-    proto.opset_import.extend(entry for entry in other.opset_import if entry.domain not in domains)
-    proto.functions.extend(each for each in other.functions if each not in functions)
-    metadata = {entry.key: entry.value for half in (other, proto) for entry in half.metadata_props}
-    metadata[MADE_BY] = f"graphkit {__version__}: merge-decoders of {first.name} and {later.name}"
-    helper.set_model_props(proto, metadata)
-    return proto

@@ -119,7 +119,21 @@ def _match_norm(editor: Editor, root: Node) -> _Norm:
         out = node.result()
         if editor.is_output(out) or any(reader not in inner for reader, _ in out.consumers):
             raise MatchFailure(f"'{out.name}' is read elsewhere too")
-    return _with_scale(editor, _Norm(inner, data, dims[len(dims) - count :], epsilon, dtype=shapes[data].dtype))
+    norm = _Norm(inner, data, dims[len(dims) - count :], epsilon, dtype=shapes[data].dtype)
+    cast, maker = editor.only_reader(norm.out), norm.data.producer
+    if norm.dtype == TensorProto.FLOAT and cast is not None and cast.is_op("Cast") and maker and maker.is_op("Cast"):
+        source = maker.input(0)
+        if source is not None and editor.shapes[source].dtype == cast.attr("to", 0) == TensorProto.FLOAT16:
+            norm.nodes.append(cast)
+            norm.data, norm.dtype = source, TensorProto.FLOAT16
+    if norm.dtype not in STASHED:
+        raise MatchFailure("LayerNormalization computes its mean in float32")
+    norm.scale = _reader_operand(editor, norm, "Mul")
+    norm.bias = _reader_operand(editor, norm, "Add")
+    sizes = [dim.constant for dim in norm.axes]
+    if norm.scale is None and (None in sizes or math.prod(size or 0 for size in sizes) > MAX_ONES):
+        raise MatchFailure("it has no scale, and would need one of unknown or great size")
+    return norm
 
 
 def _match_quotient(editor: Editor, deviation: Value, match: Match) -> Match:
@@ -139,23 +153,6 @@ def _count_mean_axes(editor: Editor, mean: Node, rank: int) -> int | None:
         return None
     sorted_axes = sorted(axis % rank for axis in axes)
     return len(sorted_axes) if sorted_axes == list(range(rank - len(sorted_axes), rank)) else None
-
-
-def _with_scale(editor: Editor, norm: _Norm) -> _Norm:
-    cast, maker = editor.only_reader(norm.out), norm.data.producer
-    if norm.dtype == TensorProto.FLOAT and cast is not None and cast.is_op("Cast") and maker and maker.is_op("Cast"):
-        source = maker.input(0)
-        if source is not None and editor.shapes[source].dtype == cast.attr("to", 0) == TensorProto.FLOAT16:
-            norm.nodes.append(cast)
-            norm.data, norm.dtype = source, TensorProto.FLOAT16
-    if norm.dtype not in STASHED:
-        raise MatchFailure("LayerNormalization computes its mean in float32")
-    norm.scale = _reader_operand(editor, norm, "Mul")
-    norm.bias = _reader_operand(editor, norm, "Add")
-    sizes = [dim.constant for dim in norm.axes]
-    if norm.scale is None and (None in sizes or math.prod(size or 0 for size in sizes) > MAX_ONES):
-        raise MatchFailure("it has no scale, and would need one of unknown or great size")
-    return norm
 
 
 def _reader_operand(editor: Editor, norm: _Norm, op_type: str) -> Value | None:

@@ -382,7 +382,19 @@ class CastInt64Away(Rewrite):
         for node in editor.nodes(*sorted(MOVED)):
             _cast_before(editor, node)
         for node, read in _find_convertible_nodes(editor).items():
-            _calculate_in_int32(editor, node, read)
+            out, gives = node.result(), editor.shapes[node.result()].dtype == INT64
+            made, inputs = list[NewNode](), list[NodeInput](node.inputs)
+            for index in read:
+                value = node.operand(index)
+                name = editor.unique_name(f"{value.name}_int32")
+                made.append(NewNode("Cast", [value], [name], {"to": INT32}))
+                inputs[index] = name
+            result = editor.unique_name(f"{out.name}_int32") if gives else out.name
+            made.append(NewNode(node.op_type, inputs, [result], attributes_of(node), like=node))
+            if gives:
+                made.append(NewNode("Cast", [result], [out.name], {"to": INT64}))
+            editor.replace(node, *made)
+            editor.note(f"{node.op_type} node(s) calculated in int32")
 
 
 def _merge_casts(editor: Editor, node: Node) -> None:
@@ -471,23 +483,6 @@ def _check_node(editor: Editor, node: Node, read: list[int], convertible: Mappin
     for reader, _ in out.consumers if gives else ():
         if reader not in convertible and not reader.is_op("Cast"):
             raise MatchFailure(f"{reader.label} reads int64")
-
-
-def _calculate_in_int32(editor: Editor, node: Node, read: list[int]) -> None:
-    """Put Casts around a node that reads or gives int64, which merge with those around others."""
-    out, gives = node.result(), editor.shapes[node.result()].dtype == INT64
-    made, inputs = list[NewNode](), list[NodeInput](node.inputs)
-    for index in read:
-        value = node.operand(index)
-        name = editor.unique_name(f"{value.name}_int32")
-        made.append(NewNode("Cast", [value], [name], {"to": INT32}))
-        inputs[index] = name
-    result = editor.unique_name(f"{out.name}_int32") if gives else out.name
-    made.append(NewNode(node.op_type, inputs, [result], attributes_of(node), like=node))
-    if gives:
-        made.append(NewNode("Cast", [result], [out.name], {"to": INT64}))
-    editor.replace(node, *made)
-    editor.note(f"{node.op_type} node(s) calculated in int32")
 
 
 def _data_inputs(node: Node) -> list[int]:

@@ -40,7 +40,14 @@ def gather_pattern_of(editor: Editor, node: Node) -> GatherPattern:
         raise MatchFailure("the rank of its data is not known")
     if data.is_constant:
         raise MatchFailure("its table is a constant: extract-embedding makes an input of it")
-    indices = _read_indices(editor, node.operand(1))
+    value = node.operand(1)
+    if (indices := element_numbers(editor.shapes[value])) is None:
+        indices = editor.read_constant(value, MAX_INDICES, 1)
+    if indices is None:
+        raise MatchFailure("its indices are computed")
+    if indices.size == 0:
+        raise MatchFailure("it takes nothing")
+    indices = indices.astype(np.int64)
     axis = node.axis(len(dims)) if node.op_type != "GatherND" else 0
     if axis is None:
         raise MatchFailure("its data has no such axis")
@@ -52,16 +59,6 @@ def gather_pattern_of(editor: Editor, node: Node) -> GatherPattern:
             raise MatchFailure("an index is outside of its data")
         positions[axis] = tuple(int(position) % size for position in taken[axis])
     return GatherPattern(data, dims, positions)
-
-
-def _read_indices(editor: Editor, value: Value) -> Integers:
-    if (indices := element_numbers(editor.shapes[value])) is None:
-        indices = editor.read_constant(value, MAX_INDICES, 1)
-    if indices is None:
-        raise MatchFailure("its indices are computed")
-    if indices.size == 0:
-        raise MatchFailure("it takes nothing")
-    return indices.astype(np.int64)
 
 
 def _gather_elements(_: Node, dims: Dims, indices: Integers, axis: int) -> dict[int, Integers]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -17,7 +17,7 @@ from graphkit.graph.new_nodes import RESHAPE_SINCE, make_reshape
 from graphkit.graph.operator_traits import NORMALIZATIONS, RESHAPING
 from graphkit.graph.view import Node, Value, follow_chain
 from graphkit.model import Model
-from graphkit.ops.axes import ALIKE, FREE, OWN, Layout, find_layout
+from graphkit.ops.axes import ALIKE, FREE, OWN, find_layout
 from graphkit.ops.rule_context import UnknownError
 from graphkit.passes.shapes.simplify_reshape import is_reshaping, reshape_spec
 from graphkit.rewrite import Declined, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, Outcome, Pass, Rewrite
@@ -99,7 +99,15 @@ def transpose_steps(dims: Sequence[int], perm: Sequence[int], rank: int) -> list
     Returns:
         None where more than `MAX_AXES` axes move apart, or blocks of so few axes cannot give the order.
     """
-    blocks, order = _join_axes(dims, perm, rank)
+
+    def may_merge(one: Sequence[int], two: Sequence[int], axes: Sequence[int]) -> bool:
+        after = [axis for axis in perm if axis in axes]
+        return after.index(two[0]) == after.index(one[-1]) + 1
+
+    # axes of 1 are left out from the first on, then neighbours that stay neighbours are one block
+    blocks = _join_groups(rank, [dim == 1 for dim in dims], may_merge)
+    heads = [block[0] for block in blocks]
+    order = tuple(heads.index(axis) for axis in perm if axis in heads)
     sizes = [math.prod(dims[axis] for axis in block) for block in blocks]
     if len(order) <= rank:
         return [TransposeStep(tuple(sizes), order)]
@@ -113,21 +121,6 @@ def transpose_steps(dims: Sequence[int], perm: Sequence[int], rank: int) -> list
         steps.append(TransposeStep(tuple(math.prod(sizes[block] for block in part) for part in parts), move))
         current = tuple(block for index in move for block in parts[index])
     return steps
-
-
-def _join_axes(dims: Sequence[int], perm: Sequence[int], rank: int) -> tuple[Blocks, tuple[int, ...]]:
-    """Return blocks of axes, as few as `rank` if that can be, and the order that they come in.
-
-    Axes of 1 are left out from the first on, then neighbours that stay neighbours are one block.
-    """
-
-    def may_merge(one: Sequence[int], two: Sequence[int], axes: Sequence[int]) -> bool:
-        after = [axis for axis in perm if axis in axes]
-        return after.index(two[0]) == after.index(one[-1]) + 1
-
-    blocks = _join_groups(rank, [dim == 1 for dim in dims], may_merge)
-    heads = [block[0] for block in blocks]
-    return blocks, tuple(heads.index(axis) for axis in perm if axis in heads)
 
 
 @lru_cache(maxsize=256)
@@ -280,7 +273,18 @@ class ReduceRank(Rewrite):
         for index, dims in laid_in.items():
             low = axes.dims(dims, min(len(own[index]), self.rank))
             inputs[index] = self._reshape_value(editor, node.inputs[index], own[index], low, f"{name}_dims", made)
-        attributes, constants = _place_axes(node, layout, axes)
+        attributes, rank = attributes_of(node), len(layout.kinds)
+        if "keepdims" in attributes or ALIKE in layout.kinds:
+            attributes["keepdims"] = 1
+        if layout.axis is not None:
+            place = axes.of(layout.axis % rank)
+            attributes["axis"] = place - len(axes.groups) if node.op_type in NORMALIZATIONS else place
+        named = list(dict.fromkeys(axes.of(axis % rank) for axis in layout.axes))
+        named = sorted(named) if ALIKE in layout.kinds else named
+        if layout.axes_input is None and named:
+            attributes["axes"] = named
+        constants: dict[int, Sequence[int]] = {layout.axes_input: named} if layout.axes_input is not None else {}
+        constants |= layout.sizes(axes.groups) if layout.sizes is not None else {}
         for index, integers in constants.items():
             inputs += [None] * (index + 1 - len(inputs))
             inputs[index] = editor.integers(integers, f"{name}_axes")
@@ -341,21 +345,6 @@ class MergeMeanAxes(ReduceRank):
         for node in editor.nodes("ReduceMean"):
             if (editor.shapes[node.operand(0)].rank or 0) > self.rank:
                 self._reduce(editor, node)
-
-
-def _place_axes(node: Node, layout: Layout, axes: Axes) -> tuple[dict[str, Any], Mapping[int, Sequence[int]]]:
-    attributes, rank = attributes_of(node), len(layout.kinds)
-    if "keepdims" in attributes or ALIKE in layout.kinds:
-        attributes["keepdims"] = 1
-    if layout.axis is not None:
-        place = axes.of(layout.axis % rank)
-        attributes["axis"] = place - len(axes.groups) if node.op_type in NORMALIZATIONS else place
-    named = list(dict.fromkeys(axes.of(axis % rank) for axis in layout.axes))
-    named = sorted(named) if ALIKE in layout.kinds else named
-    if layout.axes_input is None and named:
-        attributes["axes"] = named
-    constants = {layout.axes_input: named} if layout.axes_input is not None else {}
-    return attributes, {**constants, **(layout.sizes(axes.groups) if layout.sizes is not None else {})}
 
 
 def _copy_node(node: Node, inputs: list[NodeInput], outputs: list[str], attributes: dict[str, Any]) -> NewNode:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -131,7 +131,21 @@ class ConvertOpset(Pass):
         if self.version < min(old, OLDEST):
             return Outcome(model, declined=(Declined("model", f"operators before opset {OLDEST} are not known"),))
         editor = Editor(model)
-        declined = list(self._convert_nodes(editor))
+        declined = list[Declined]()
+        for node in all_nodes(editor.model.scopes):
+            if node.domain:
+                continue
+            draft, version = Draft(editor, node, self.version), node.scope.opset()
+            try:
+                (_spell_older if version > self.version else _spell_newer)(draft, version)
+                if draft.is_changed and node.scope not in editor.model.graph.walk():
+                    raise MatchFailure("it has to change, and is in a function: run inline-functions first")
+            except MatchFailure as failure:
+                declined.append(Declined(node.path, f"stays of opset {node.scope.opset()}: {failure.reason}"))
+                continue
+            if draft.is_changed:
+                draft.finish()
+                editor.note(f"{node.op_type} node(s) spelled anew")
         if model.proto.training_info:
             declined.insert(0, Declined("model", "its graphs for training are not converted"))
         if declined:
@@ -146,23 +160,6 @@ class ConvertOpset(Pass):
         old, new = sorted((model.graph.opset(), self.version))
         moved = [op_type for op_type, since in REORDERED.items() if old < since <= new]
         return ROUNDING if any(node.is_op(*moved) for node in all_nodes(model.scopes) if moved) else 0.0
-
-    def _convert_nodes(self, editor: Editor) -> Iterator[Declined]:
-        """Edit each node that has to change, and yield those that cannot."""
-        for node in all_nodes(editor.model.scopes):
-            if node.domain:
-                continue
-            draft, version = Draft(editor, node, self.version), node.scope.opset()
-            try:
-                (_spell_older if version > self.version else _spell_newer)(draft, version)
-                if draft.is_changed and node.scope not in editor.model.graph.walk():
-                    raise MatchFailure("it has to change, and is in a function: run inline-functions first")
-            except MatchFailure as failure:
-                yield Declined(node.path, f"stays of opset {node.scope.opset()}: {failure.reason}")
-                continue
-            if draft.is_changed:
-                draft.finish()
-                editor.note(f"{node.op_type} node(s) spelled anew")
 
 
 def _spell_newer(draft: Draft, version: int) -> None:
@@ -235,21 +232,9 @@ def converted_by_onnx(model: Model, version: int) -> Model:
         raise MatchFailure(said[:200]) from error
     proto = copy_proto(model)
     graph, former = proto.graph, {tensor.name for tensor in proto.graph.initializer}
-    _take_nodes(graph, made.graph)
-    kept = {tensor.name for tensor in made.graph.initializer} | {info.name for info in graph.input}
-    keep_members(graph.initializer, [tensor.name in kept for tensor in graph.initializer])
-    graph.initializer.extend(tensor for tensor in made.graph.initializer if tensor.name not in former)
-    known = {name for node in graph.node for name in node.output} | {tensor.name for tensor in graph.initializer}
-    keep_members(graph.value_info, [info.name in known for info in graph.value_info])
-    declare_version(proto, version)
-    return model.with_proto(proto)
-
-
-def _take_nodes(graph: onnx.GraphProto, made: onnx.GraphProto) -> None:
-    """Take over nodes: those that did not change as they were, others with the annotations of the node they replace."""
     before = {name: node for node in graph.node for name in node.output if name}
     nodes = []
-    for node in made.node:
+    for node in made.graph.node:
         old = next((before[name] for name in node.output if name in before), None)
         if old is not None and _node_essence(old) == _node_essence(node):
             nodes.append(copy.deepcopy(old))
@@ -261,6 +246,14 @@ def _take_nodes(graph: onnx.GraphProto, made: onnx.GraphProto) -> None:
         nodes.append(node)
     del graph.node[:]
     graph.node.extend(nodes)
+
+    kept = {tensor.name for tensor in made.graph.initializer} | {info.name for info in graph.input}
+    keep_members(graph.initializer, [tensor.name in kept for tensor in graph.initializer])
+    graph.initializer.extend(tensor for tensor in made.graph.initializer if tensor.name not in former)
+    known = {name for node in graph.node for name in node.output} | {tensor.name for tensor in graph.initializer}
+    keep_members(graph.value_info, [info.name in known for info in graph.value_info])
+    declare_version(proto, version)
+    return model.with_proto(proto)
 
 
 def _node_essence(node: onnx.NodeProto) -> tuple[object, ...]:

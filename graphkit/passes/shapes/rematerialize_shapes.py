@@ -63,14 +63,6 @@ class DimsEmitter:
 
     def tensor(self, elements: Sequence[Expr], rank: int, dtype: int) -> str:
         """Return the name of a tensor of rank 0 or 1 with these elements."""
-        name = self._vector(elements)
-        if rank == 0:
-            name = self._node("Squeeze", [name], f"{_elements_text(elements)}_scalar")
-        if dtype != INT64:
-            name = self._node("Cast", [name], f"{_elements_text(elements)}_cast", to=dtype)
-        return name
-
-    def _vector(self, elements: Sequence[Expr]) -> str:
         parts: list[str] = []
         for is_number, group in groupby(elements, key=lambda element: element.constant is not None):
             if is_number:
@@ -78,28 +70,30 @@ class DimsEmitter:
                 parts.append(self.editor.integers(numbers, f"dims/{','.join(map(str, numbers))}"))
             else:
                 parts += [self._expr(element) for element in group]
-        return parts[0] if len(parts) == 1 else self._append(make_concat(parts, 0), _elements_text(elements))
+        name = parts[0] if len(parts) == 1 else self._append(make_concat(parts, 0), _elements_text(elements))
+        if rank == 0:
+            name = self._node("Squeeze", [name], f"{_elements_text(elements)}_scalar")
+        if dtype != INT64:
+            name = self._node("Cast", [name], f"{_elements_text(elements)}_cast", to=dtype)
+        return name
 
     def _expr(self, expr: Expr) -> str:
         if expr.constant is not None:
             return self.editor.integers([expr.constant], f"dims/{expr}")
         if expr not in self._known:
-            self._known[expr] = self._sum(expr)
-        return self._known[expr]
-
-    def _sum(self, expr: Expr) -> str:
-        terms = sorted(expr.terms, key=lambda term: (not term[0], term[1] < 0))  # a number last, a minus not first
-        (monomial, factor), *rest = terms
-        if factor < 0 and rest and not rest[-1][0] and rest[-1][1] > 0:
-            terms = [rest[-1], (monomial, factor), *rest[:-1]]
+            terms = sorted(expr.terms, key=lambda term: (not term[0], term[1] < 0))  # a number last, a minus not first
             (monomial, factor), *rest = terms
-        so_far = Expr(((monomial, factor),))
-        name = self._product(monomial, factor)
-        for monomial, factor in rest:
-            so_far = so_far + Expr(((monomial, factor),))
-            operation = "Sub" if factor < 0 else "Add"
-            name = self._node(operation, [name, self._product(monomial, abs(factor))], str(so_far))
-        return name
+            if factor < 0 and rest and not rest[-1][0] and rest[-1][1] > 0:
+                terms = [rest[-1], (monomial, factor), *rest[:-1]]
+                (monomial, factor), *rest = terms
+            so_far = Expr(((monomial, factor),))
+            name = self._product(monomial, factor)
+            for monomial, factor in rest:
+                so_far = so_far + Expr(((monomial, factor),))
+                operation = "Sub" if factor < 0 else "Add"
+                name = self._node(operation, [name, self._product(monomial, abs(factor))], str(so_far))
+            self._known[expr] = name
+        return self._known[expr]
 
     def _product(self, monomial: Sequence[Atom], factor: int) -> str:
         if not monomial:

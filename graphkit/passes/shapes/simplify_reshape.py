@@ -142,7 +142,13 @@ class MergeChains(NodeRewrite):
         if not is_reshaping(editor, node):
             self._merge_transposes(editor, node)
             return
-        out, chain = node.result(), _chain_starts(editor, node)
+
+        def before(value: Value) -> Value | None:
+            maker = value.producer
+            is_link = maker is not None and maker.scope is node.scope and is_reshaping(editor, maker)
+            return maker.input(0) if maker is not None and is_link else None
+
+        out, chain = node.result(), list(follow_chain(node.input(0), before))
         if (after := editor.shapes[out].dims) is None or node.scope.opset() < RESHAPE_SINCE:
             return
         if (start := next((each for each in reversed(chain) if editor.shapes[each].dims == after), None)) is not None:
@@ -226,17 +232,6 @@ def _possible_zeros(editor: Editor, value: Value, but: int) -> set[Atom | Expr]:
         if axis != but and lower(dim.substitute({name: symbol(name, 0) for name in dim.symbols})) < 1:
             zeros.update(dim.terms[0][0] if len(dim.terms) == 1 else [dim])
     return zeros
-
-
-def _chain_starts(editor: Editor, node: Node) -> list[Value]:
-    """Return the tensors that a chain of nodes up to this one starts from, the nearest first."""
-
-    def before(value: Value) -> Value | None:
-        maker = value.producer
-        is_link = maker is not None and maker.scope is node.scope and is_reshaping(editor, maker)
-        return maker.input(0) if maker is not None and is_link else None
-
-    return list(follow_chain(node.input(0), before))
 
 
 def is_reshaping(editor: Editor, node: Node) -> bool:

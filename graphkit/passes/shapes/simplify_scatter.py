@@ -83,7 +83,18 @@ def find_box(shapes: Shapes, ranges: ValueRangeAnalysis, node: Node) -> Box:
     grid, rest = parts[0].dims, dims[len(parts) :]
     if _known_dims(shapes, updates) != grid + rest:
         raise MatchFailure(f"its elements are {shapes[updates]}, its indices are for {shape_text(grid + rest)}")
-    sizes = tuple(const(1) if axis is None else grid[axis] for axis in _index_coordinates(parts, grid)) + rest
+    axes: list[int | None] = []
+    for part in parts:
+        moving = [axis for axis, stride in enumerate(part.strides) if stride != 0]
+        if len(moving) > 1 or any(part.strides[axis] != 1 for axis in moving):
+            raise MatchFailure("its indices do not go up by one along one axis")
+        axes += moving or [None]
+    used = [axis for axis in axes if axis is not None]
+    if used != sorted(set(used)):
+        raise MatchFailure("its indices are in another order than the axes")
+    if any(dim != 1 and axis not in used for axis, dim in enumerate(grid)):
+        raise MatchFailure("its indices may name an element more than once")
+    sizes = tuple(const(1) if axis is None else grid[axis] for axis in axes) + rest
     starts = [part.start for part in parts] + [const(0)] * len(rest)
     may_be_empty = any(lower(size) < 1 for size in sizes)  # an empty box is legal wherever it is
     for place, (start, size) in enumerate(zip(starts, sizes, strict=True)):
@@ -98,22 +109,6 @@ def _known_dims(shapes: Shapes, value: Value) -> Dims:
     if (dims := shapes[value].dims) is None:
         raise MatchFailure(f"the rank of '{value.name}' is not known: {shapes.reason(value)}")
     return dims
-
-
-def _index_coordinates(parts: tuple[Affine, ...], grid: Dims) -> list[int | None]:
-    """Return along which axis of the updates each index goes up by one, None where it stays the same."""
-    axes: list[int | None] = []
-    for part in parts:
-        moving = [axis for axis, stride in enumerate(part.strides) if stride != 0]
-        if len(moving) > 1 or any(part.strides[axis] != 1 for axis in moving):
-            raise MatchFailure("its indices do not go up by one along one axis")
-        axes += moving or [None]
-    used = [axis for axis in axes if axis is not None]
-    if used != sorted(set(used)):
-        raise MatchFailure("its indices are in another order than the axes")
-    if any(dim != 1 and axis not in used for axis, dim in enumerate(grid)):
-        raise MatchFailure("its indices may name an element more than once")
-    return axes
 
 
 Planned = Mapping[Node, Sequence[NewNode]]  # what takes the place of a node
@@ -170,7 +165,13 @@ class SimplifyScatter(Rewrite):
         for node in editor.nodes("ScatterND", "ScatterElements"):
             with editor.matching(node):
                 box, out = find_box(editor.shapes, ranges, node), node.result()
-                updates, spec = _read_updates(editor, node, box)
+                updates = node.operand(2)
+                before = editor.shapes[updates].dims
+                spec = reshape_spec(before, box.sizes) if before is not None and before != box.sizes else ()
+                if spec is None:
+                    raise MatchFailure(
+                        f"its updates are {editor.shapes[updates]}, which no constant Reshape makes the box"
+                    )
                 if box.partial:
                     plan = _Plan(editor, node, box)
                     bounds = [plan.bounds(axis) for axis in box.partial]
@@ -224,16 +225,6 @@ class SimplifyGather(Rewrite):
                 else:
                     planned[node] = _Plan(editor, node, box).read(ranges)
         replace_planned(editor, planned, "lookup(s) by a grid of indices replaced by Slices", sparing=True)
-
-
-def _read_updates(editor: Editor, node: Node, box: Box) -> tuple[Value, Sequence[int]]:
-    """Return the updates of a Scatter, and the shape that makes them the box where they need one."""
-    updates = node.operand(2)
-    before = editor.shapes[updates].dims
-    spec = reshape_spec(before, box.sizes) if before is not None and before != box.sizes else ()
-    if spec is None:
-        raise MatchFailure(f"its updates are {editor.shapes[updates]}, which no constant Reshape makes the box")
-    return updates, spec
 
 
 def replace_planned(editor: Editor, planned: Planned, change: str, *, sparing: bool) -> None:
