@@ -86,7 +86,13 @@ class _Rebuilder:
                 nodes += [self._made(new, scope) for new in self.edits.replaced[node]]
                 continue
             if node in self.dirty:
-                self._rewire(node, proto)
+                changed = self.edits.inputs.get(node, {})
+                sources = [changed.get(index, value) for index, value in enumerate(node.inputs)]
+                sources += [changed[index] for index in sorted(changed) if index >= len(node.inputs)]
+                proto.input[:] = [self._name(source, node.scope) for source in sources]
+                for index, value in enumerate(node.outputs):
+                    if value in self.edits.renamed:
+                        proto.output[index] = self.edits.renamed[value]
             nodes.append(proto)
             pairs = zip(body_graphs(proto), node.bodies.values(), strict=True) if node.bodies else ()
             for (_, body_graph), body in pairs:
@@ -103,15 +109,6 @@ class _Rebuilder:
             kept.node.extend(nodes)
             del graph.node[:]
             graph.node.extend(kept.node)
-
-    def _rewire(self, node: Node, proto: onnx.NodeProto) -> None:
-        changed = self.edits.inputs.get(node, {})
-        sources = [changed.get(index, value) for index, value in enumerate(node.inputs)]
-        sources += [changed[index] for index in sorted(changed) if index >= len(node.inputs)]
-        proto.input[:] = [self._name(source, node.scope) for source in sources]
-        for index, value in enumerate(node.outputs):
-            if value in self.edits.renamed:
-                proto.output[index] = self.edits.renamed[value]
 
     def _name(self, source: NodeInput, scope: Scope) -> str:
         if source is None:
