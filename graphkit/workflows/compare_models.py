@@ -21,12 +21,11 @@ from graphkit.graph.new_nodes import make_gather
 from graphkit.graph.view import Value, as_text
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import CompareOptions
-from graphkit.progress import Limits, Progress
+from graphkit.progress import Progress
 from graphkit.runtime.providers import CPU, Provider
 from graphkit.runtime.session import MAX_TIMEOUTS, RunError, as_provider, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations
 from graphkit.shapes.constraints.dim_equalities import fed_inputs
-from graphkit.verify.cause_search import Cause
 from graphkit.verify.layers.compared_model import (
     ArrayFile,
     Pair,
@@ -93,7 +92,11 @@ def compare_models(
         True
     """
     with run_isolated(options.limits):
-        return _Comparison(_load_model(a), _load_other(b, options.limits), spec, options, inputs, progress).run()
+        if isinstance(b, str | os.PathLike) and Path(b).suffix.lower() == ".npz":
+            other: Model | ArrayFile = ArrayFile(b, options.limits)
+        else:
+            other = _load_model(b)
+        return _Comparison(_load_model(a), other, spec, options, inputs, progress).run()
 
 
 def _load_model(source: ModelLike) -> Model:
@@ -101,12 +104,6 @@ def _load_model(source: ModelLike) -> Model:
     model.check_soundness()
     check_files(model)
     return declarations(model).model
-
-
-def _load_other(source: ModelLike, limits: Limits) -> Model | ArrayFile:
-    if isinstance(source, str | os.PathLike) and Path(source).suffix.lower() == ".npz":
-        return ArrayFile(source, limits)
-    return _load_model(source)
 
 
 class _Comparison(Struct, eq=False, dict=True):
@@ -176,8 +173,14 @@ class _Comparison(Struct, eq=False, dict=True):
         for side in (a, b):
             if side is not None and (fault := placement_fault(side.placed, side.provider)):
                 raise ModelError(fault, file=side.model.label)
-        first = first_differing(measured, a)
-        divergences = [self._make_divergence(each, a, b, place < MOST_CAUSES) for place, each in enumerate(first)]
+        divergences = list[Divergence]()
+        for place, each in enumerate(first_differing(measured, a)):
+            self.progress(f"looking into '{each.pair.a.name}'")
+            arrays = b or self._dumped_arrays
+            causes = (find_tensor_cause(each.pair, a, arrays, tolerance),) if place < MOST_CAUSES else ()
+            node = each.pair.a.producer
+            label, operator = (node.label, node.operator) if node is not None else ("", "")
+            divergences.append(Divergence(each.pair.a.name, each.pair.theirs, label, operator, causes))
         unmatched_a, unmatched_b = self._unmatched_names(pairs, a, b)
         compared = {rows.get(pair.a.name, pair.a.name) for pair in pairs}
         return ModelComparison(
@@ -270,15 +273,6 @@ class _Comparison(Struct, eq=False, dict=True):
         if not (found["B"].is_cpu or isinstance(self.other, Model)):
             raise UsageError(f"--provider: {self.other.label} holds arrays, which do not run - take A=, or a model")
         return found
-
-    def _make_divergence(self, measured: Measured, a: Side, b: Side | None, with_causes: bool) -> Divergence:
-        self.progress(f"looking into '{measured.pair.a.name}'")
-        node = measured.pair.a.producer
-        causes: tuple[Cause, ...] = ()
-        if with_causes:
-            causes = (find_tensor_cause(measured.pair, a, b or self._dumped_arrays, self._default_tolerance()),)
-        label, operator = (node.label, node.operator) if node is not None else ("", "")
-        return Divergence(measured.pair.a.name, measured.pair.theirs, label, operator, causes)
 
     def _find_next_dumps(
         self, measured: Sequence[Measured], begins: Sequence[Divergence], a: Side

@@ -199,8 +199,14 @@ class FileRewrite(Struct, frozen=True):
 
         options = self.options
         is_default = options.tolerance is None and error > 0
+        arrays = {}  # of inputs that are always one value; a dim that is not fixed is 1
+        for value in self.model.graph.inputs:
+            declared = declared_type(value) if value.name in premise.values else None
+            if declared is not None:
+                shape = tuple(dim if isinstance(dim, int) else 1 for dim in declared.dims or ())
+                arrays[value.name] = np.full(shape, premise.values[value.name], declared.numpy_dtype)
         asked = RewriteProofOptions(
-            values=_premise_arrays(self.model, premise),
+            values=arrays,
             is_unpadded=premise.is_unpadded,
             tolerance=error_tolerance(self.model, error) if is_default else options.tolerance,
             of_magnitude=is_default,
@@ -215,8 +221,15 @@ class FileRewrite(Struct, frozen=True):
         Raises UsageError where the options name a symbol or an input that does not exist; ModelError where the weights
         are missing, or onnxruntime cannot run the original.
         """
-        changed = _interface_changes(self.model, rewritten)
-        gone = [value.name for value in compare_ports(self.model.graph.outputs, rewritten.graph.outputs).lost]
+        inputs = compare_ports([*fed_inputs(self.model).values()], [*fed_inputs(rewritten).values()])
+        outputs = compare_ports(self.model.graph.outputs, rewritten.graph.outputs)
+        changes = [
+            ([value.name for value in inputs.new], "input", "new"),
+            (inputs.retyped_names, "input", "of another dtype or rank"),
+            ([value.name for value in outputs.new], "output", "new"),
+        ]
+        changed = [_change_sentence(names, kind, change) for names, kind, change in changes if names]
+        gone = [value.name for value in outputs.lost]
         if claim.interface:
             texts = [*changed, *_are_gone("output", gone)]
             why = f"{' and '.join(claim.interface)} changed the interface" + (f" ({'; '.join(texts)})" if texts else "")
@@ -262,28 +275,6 @@ class FileRewrite(Struct, frozen=True):
             f"is between them. Without these roundings, results differ from those of the original by up to {moved:.2g}."
         )
         return Evidence(replace(proof, failures=(*proof.failures, *whole.failures)), notes=(note,))
-
-
-def _premise_arrays(model: Model, premise: Premise) -> dict[str, np.ndarray]:
-    """Return the arrays of inputs that are always one value; a dim that is not fixed is 1."""
-    arrays = {}
-    for value in model.graph.inputs:
-        declared = declared_type(value) if value.name in premise.values else None
-        if declared is not None:
-            shape = tuple(dim if isinstance(dim, int) else 1 for dim in declared.dims or ())
-            arrays[value.name] = np.full(shape, premise.values[value.name], declared.numpy_dtype)
-    return arrays
-
-
-def _interface_changes(before: Model, after: Model) -> list[str]:
-    inputs = compare_ports([*fed_inputs(before).values()], [*fed_inputs(after).values()])
-    new = [value.name for value in compare_ports(before.graph.outputs, after.graph.outputs).new]
-    changes = [
-        ([value.name for value in inputs.new], "input", "new"),
-        (inputs.retyped_names, "input", "of another dtype or rank"),
-        (new, "output", "new"),
-    ]
-    return [_change_sentence(names, kind, change) for names, kind, change in changes if names]
 
 
 def _are_gone(kind: str, names: Sequence[str]) -> list[str]:

@@ -147,11 +147,13 @@ def rewrite_file(
     claim = Claim.of(pipeline, outcome.changes, model)
     written, evidence = rewrite.write(outcome.model, lambda file: rewrite.judge(outcome.model, file, claim))
     evidence = evidence or Evidence()
+    was, now = (Counter(node.operator for node in all_nodes(each.scopes)) for each in (model, outcome.model))
+    rows = [Change(op, was[op], now[op]) for op in sorted(was | now) if was[op] != now[op]]
     return RewriteReport(
         source=model.name,
         files=tuple(path.name for path in written),
         passes=tuple(step.name() for step in pipeline),
-        counts=_count_operators(model, outcome.model),
+        counts=(*rows, Change("all nodes", was.total(), now.total())),
         changes=outcome.changes,
         declined=outcome.declined,
         notes=(*declarations(model).notes, *evidence.notes),
@@ -162,12 +164,6 @@ def rewrite_file(
         costs=rewrite.costs(),
         models=(model, outcome.model),
     )
-
-
-def _count_operators(before: Model, after: Model) -> tuple[Change, ...]:
-    was, now = (Counter(node.operator for node in all_nodes(model.scopes)) for model in (before, after))
-    rows = [Change(op, was[op], now[op]) for op in sorted(was | now) if was[op] != now[op]]
-    return (*rows, Change("all nodes", was.total(), now.total()))
 
 
 AGAIN = {ExtractSubgraph.name(): " --part", Rename.name(): " --map OLD=NEW"}  # flags that run the proof again, by pass
@@ -257,7 +253,12 @@ def edit_file(
         if others:
             raise UsageError(f"'{text}' names several passes - name one, or take rewrite_file")
     rewrite.check()
-    outcome = _edit_model(rewrite, step)
+    progress("editing")
+    outcome = step.run(model)
+    if outcome.declined and isinstance(step, ConvertOpset):
+        outcome = _by_onnx(rewrite, step.version, outcome)
+    if outcome.declined:
+        raise _declined_error(model, step, outcome, "nothing was written")
     written, proof = rewrite.write(outcome.model, lambda file: _prove_edit(step, rewrite, file))
     after = interface(outcome.model)
     return EditReport(
@@ -273,16 +274,6 @@ def edit_file(
         costs=() if isinstance(step, (Rename, MergeDecoders)) else rewrite.costs(),
         models=(model, outcome.model),
     )
-
-
-def _edit_model(rewrite: FileRewrite, step: Pass) -> Outcome:
-    rewrite.progress("editing")
-    outcome = step.run(rewrite.model)
-    if outcome.declined and isinstance(step, ConvertOpset):
-        outcome = _by_onnx(rewrite, step.version, outcome)
-    if outcome.declined:
-        raise _declined_error(rewrite.model, step, outcome, "nothing was written")
-    return outcome
 
 
 def _declined_error(model: Model, step: Pass, outcome: Outcome, hint: str) -> UsageError:

@@ -76,7 +76,15 @@ class SplitReport(ProvenReport):
         yield from self._sizes()
         yield from (Prose(note, "warning") for note in self.notes)
         yield Heading("KV strategy")
-        yield from self._strategy()
+        yield Prose(
+            f"Run {FIRST_NAME} once, on the prompt. Then run {PAST_NAME} for each token, with the previous token "
+            f"as input_ids. The input {self.condition} was removed."
+        )
+        for feed in self.with_past_cache.feeds:
+            if feed.present:
+                yield Prose(f"Feed back after every step: {feed.present} becomes {feed.past}.")
+            else:
+                yield Prose(f"Keep from step 1 for all later steps: {feed.past} comes from {FIRST_NAME}.")
         for name, ports, changes in (
             (FIRST_NAME, self.first, self.first_changes),
             (PAST_NAME, self.with_past, self.with_past_changes),
@@ -103,17 +111,6 @@ class SplitReport(ProvenReport):
             yield Prose(f"Its encoder lies beside the source: {copy}.")
         if self.unused:
             yield Prose(unused_text(self.unused))
-
-    def _strategy(self) -> Iterator[Block]:
-        yield Prose(
-            f"Run {FIRST_NAME} once, on the prompt. Then run {PAST_NAME} for each token, with the previous token "
-            f"as input_ids. The input {self.condition} was removed."
-        )
-        for feed in self.with_past_cache.feeds:
-            if feed.present:
-                yield Prose(f"Feed back after every step: {feed.present} becomes {feed.past}.")
-            else:
-                yield Prose(f"Keep from step 1 for all later steps: {feed.past} comes from {FIRST_NAME}.")
 
 
 def split_file(
