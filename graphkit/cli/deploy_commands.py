@@ -244,6 +244,7 @@ def _models_of_export(url: str) -> list[str]:
 def _fetch_model(model: Model, folder: Path) -> Path:
     """Put a model, its data and the configuration beside it into a folder, and return its path there."""
     from graphkit.deploy.bundle_description import BUNDLE_TOML
+    from graphkit.io.byte_source import source_of
     from graphkit.io.read import CONFIGURATIONS
 
     assert model.path is not None
@@ -251,20 +252,14 @@ def _fetch_model(model: Model, folder: Path) -> Path:
     for path in parts:
         _put_file(path, folder / path.relative_to(model.path.parent))
     for names in ([*CONFIGURATIONS, BUNDLE_TOML], [f"../{name}" for name in CONFIGURATIONS]):
-        configurations = _paths_beside(model, [name for name in names if not (folder / Path(name).name).exists()])
+        missing = [name for name in names if not (folder / Path(name).name).exists()]
+        places = [source_of(model.path).beside(name) for name in missing]
+        configurations = [path for path, size in places if size is not None]
         for path in configurations:
             _put_file(path, folder / path.name)
         if configurations or folder.name != OF_HUB:
             break
     return folder / model.path.name
-
-
-def _paths_beside(model: Model, names: Sequence[str]) -> list[Path]:
-    from graphkit.io.byte_source import source_of
-
-    assert model.path is not None
-    places = [source_of(model.path).beside(name) for name in names]
-    return [path for path, size in places if size is not None]
 
 
 def _put_file(path: Path, target: Path) -> None:

@@ -299,25 +299,16 @@ def read_limits(timeout: float | None, memory: str | None) -> Limits:
     return Limits(timeout, size)
 
 
-def _divide_pair(text: str, option: str) -> tuple[str, str]:
-    """Return the name and the value of NAME=VALUE; the last = divides, so that names may have one.
-
-    What says a size may be written with : too, as onnxsim and Polygraphy do: then the last of both divides, and the one
-    before it where a range has one itself.
-    """
-    at = text.rfind("=")
-    if option in ("--dim", "--input"):
-        at = max(at, text.rfind(":"))
-    elif option == "--range" and at < 0:
-        at = text.rfind(":", 0, max(text.rfind(":"), 0))
-    return (text[:at], text[at + 1 :]) if at > 0 else ("", "")
-
-
 def read_pairs(texts: Sequence[str], option: str, read: Callable[[str], T]) -> Iterator[tuple[str, T]]:
     """Yield the names and values of an option NAME=VALUE. Raises UsageError for one that is none, or is there twice."""
     names: set[str] = set()
     for text in texts:
-        name, value = _divide_pair(text, option)
+        at = text.rfind("=")  # the last one divides, so that names may have one
+        if option in ("--dim", "--input"):  # sizes may be written with : too, as onnxsim and Polygraphy do
+            at = max(at, text.rfind(":"))
+        elif option == "--range" and at < 0:  # which has a : of its own
+            at = text.rfind(":", 0, max(text.rfind(":"), 0))
+        name, value = (text[:at], text[at + 1 :]) if at > 0 else ("", "")
         if not (name and value):
             raise UsageError(f"{option} {text}: is not NAME=VALUE - write it as in {option} {AS_IN[option]}")
         if name in names:

@@ -225,7 +225,10 @@ def written_out() -> Iterator[None]:
             finally:
                 sys.stdout.flush()
         except OutputError:
-            _discard_buffer(stream)
+            with contextlib.suppress(OSError, ValueError):  # nothing is left to be written when the process ends
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, stream.fileno())
+                os.close(nowhere)
             raise
         finally:
             sys.stdout = before
@@ -237,13 +240,6 @@ def _failing_errors() -> Iterator[None]:
         yield
     except OSError as error:
         raise OutputError(f"the output cannot be written: {error.strerror} - check where it goes") from error
-
-
-def _discard_buffer(stream: TextIO) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
 
 
 STREAM = "-"
@@ -307,10 +303,17 @@ def output_destination(output: Path, weights: Placement) -> tuple[Path, Placemen
     """
     if str(output) != STREAM:
         return output, weights
+    from click.core import ParameterSource
+
     from graphkit.io.byte_source import OUTPUT, stream_file
 
-    _check_output()
-    root = click.get_current_context().find_root()
+    if sys.stdout.isatty():
+        raise UsageError(f"{OUTPUT} is a terminal, which shows no model - pipe it on, or name a file with -o")
+    context = click.get_current_context()
+    asked = context.params.get("weights")
+    if context.get_parameter_source("weights") is ParameterSource.COMMANDLINE and asked != "inline":
+        raise UsageError(f"--weights {asked}: {OUTPUT} takes weights inline - leave the option out")
+    root = context.find_root()
     root.meta[OUTPUT] = path = root.with_resource(stream_file(OUTPUT))
     return path, "inline"
 
@@ -336,16 +339,3 @@ def finish_rewrite(result: Result, format: str, files: str, *commands: Sequence[
         with path.open("rb") as file, _failing_errors():
             shutil.copyfileobj(file, sys.stdout.buffer)
             sys.stdout.buffer.flush()
-
-
-def _check_output() -> None:
-    from click.core import ParameterSource
-
-    from graphkit.io.byte_source import OUTPUT
-
-    if sys.stdout.isatty():
-        raise UsageError(f"{OUTPUT} is a terminal, which shows no model - pipe it on, or name a file with -o")
-    context = click.get_current_context()
-    is_asked = context.get_parameter_source("weights") is ParameterSource.COMMANDLINE
-    if is_asked and context.params["weights"] != "inline":
-        raise UsageError(f"--weights {context.params['weights']}: {OUTPUT} takes weights inline - leave the option out")

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from graphkit.analysis.node_list import WeightOrder
     from graphkit.fleet.survey import Executor
     from graphkit.fleet.survey_task import RowOptions
-    from graphkit.model import Model
     from graphkit.render.result import Result
     from graphkit.save import Placement
     from graphkit.shapes import DimSpec
@@ -92,22 +91,18 @@ def shapes(model: str, options: Asked[ShapeFlags], format: str) -> None:
         show_result(result, format, is_list=True)
         return
     write, weights = output_destination(asked.write, asked.weights)
-    _write_shapes(loaded, write, weights, asked)
-    finish_rewrite(result, format, f"{write} is")
-
-
-def _write_shapes(model: Model, output: Path, weights: Placement, options: ShapeFlags) -> None:
-    from graphkit.passes.shapes.declare_shapes import DeclareShapes
-
-    if options.spec != as_declared():
+    if asked.spec != as_declared():
         hint = "freeze sizes with graphkit fold, which does it too"
         raise UsageError(f"--write declares what holds at all sizes - {hint}")
-    outcome = DeclareShapes().run(model)
+    from graphkit.passes.shapes.declare_shapes import DeclareShapes
+
+    outcome = DeclareShapes().run(loaded)
     for declined in outcome.declined:
-        raise UsageError(f"{model.label}: {declined}")
-    saved = outcome.model.save(output, weights, overwrite=options.overwrite)
+        raise UsageError(f"{loaded.label}: {declined}")
+    saved = outcome.model.save(write, weights, overwrite=asked.overwrite)
     changes = "; ".join(outcome.changes) or "everything was declared already"
     print_line(f"Wrote {' and '.join(path.name for path in saved)}: {changes}.", is_error=True)
+    finish_rewrite(result, format, f"{write} is")
 
 
 @click.command(short_help="Write the shape computation as JSON, Python or JavaScript.")

@@ -125,7 +125,13 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
         is_alone = len(names) == 1
         loaded, broken = _load_models(names, progress, keep_going=not is_alone)
         if chosen in DRAWINGS and loaded:
-            put_text(_draw_group(loaded[0], chosen, asked.group, asked.optimize), output, loaded[0].files)
+            from graphkit.analysis.shape_origins import group_drawing
+            from graphkit.render.html import as_dot
+            from graphkit.render.markdown import as_mermaid
+            from graphkit.runtime.external_tools import optimized
+
+            drawing = group_drawing(optimized(loaded[0]) if asked.optimize else loaded[0], asked.group)
+            put_text((as_dot if chosen is Format.dot else as_mermaid)(drawing), output, loaded[0].files)
             return
         result: Report | Comparison
         if is_alone:
@@ -142,8 +148,12 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
         shown = result if asked.full or asked.only else _brief(result, asked)
         is_full = output is None and shown is result
         _show_report(result, shown, chosen, output, read, is_full=is_full, has_lines=not is_alone)
-        if asked.lock is not None:
-            _write_lock(result, asked.lock, read)
+        if asked.lock is not None and result.failures:  # a model that is missing in it could change unseen
+            print_line(f"Error: {asked.lock}: is not written, as not every model has a report", is_error=True)
+        elif asked.lock is not None:
+            from graphkit.analysis.report_gate import verdict_lock
+
+            put_text(verdict_lock(result).to_json(), asked.lock, read)
     _exit_on_failures(result, gate, asked, models)
     if asked.baseline is not None and (output is not None or chosen is Format.text):
         print_line(f"Nothing is worse than in {asked.baseline}.")
@@ -231,16 +241,6 @@ def _exit_on_failures(result: Report | Comparison, gate: Gate | None, asked: Rep
         print_line(f"Accept it with: {shlex.join(('graphkit', 'report', *words))}", is_error=True)
     if result.failures or reasons:
         raise SystemExit(2 if result.failures else 1)
-
-
-def _write_lock(report: Report | Comparison, lock: Path, read: Sequence[Path]) -> None:
-    """Write the lock file of a report; one in which a model is missing would let that model change unseen."""
-    from graphkit.analysis.report_gate import verdict_lock
-
-    if report.failures:
-        print_line(f"Error: {lock}: is not written, as not every model has a report", is_error=True)
-        return
-    put_text(verdict_lock(report).to_json(), lock, read)
 
 
 def _report_bundle(folder: Path, chosen: Format, output: Path | None, *, has_options: bool, is_full: bool) -> None:
@@ -337,13 +337,3 @@ def _load_models(names: Iterable[str], progress: Progress, *, keep_going: bool) 
                 raise
             broken.append(Failure(name, str(error)))
     return loaded, broken
-
-
-def _draw_group(model: Model, chosen: Format, group: int, optimize: bool) -> str:
-    from graphkit.analysis.shape_origins import group_drawing
-    from graphkit.render.html import as_dot
-    from graphkit.render.markdown import as_mermaid
-    from graphkit.runtime.external_tools import optimized
-
-    drawing = group_drawing(optimized(model) if optimize else model, group)
-    return as_dot(drawing) if chosen is Format.dot else as_mermaid(drawing)

@@ -65,7 +65,10 @@ def block_html(block: Block, level: int) -> str:
         kind = {"plain": "", "warning": ' class="warning"', "sizes": ' class="sized"'}[block.tone]
         return f"<p{kind}>{prose_html(block.text)}</p>\n"
     if isinstance(block, Lines):
-        return _lines_html(block)
+        commands = "\n".join(escape_html(text) for text, role in block.rows if role == "command")
+        kinds, others = {"warning": ' class="warning"'}, [row for row in block.rows if row[1] != "command"]
+        shown = "".join(f"<li{kinds.get(role, '')}>{_sentence_html(text)}</li>\n" for text, role in others)
+        return f'<ul class="lines">\n{shown}</ul>\n' + (f"<pre>{commands}</pre>\n" if commands else "")
     if isinstance(block, Table):
         return _table_html(block)
     caption = f"<figcaption>{escape_html(block.title)}</figcaption>"
@@ -74,13 +77,6 @@ def block_html(block: Block, level: int) -> str:
     data = escape_html(json.dumps(block.data, separators=(",", ":")))
     is_empty = not (block.data.get("parts") or block.data.get("points"))
     return "" if is_empty else f'<figure data-chart="{data}">{caption}</figure>\n'
-
-
-def _lines_html(block: Lines) -> str:
-    commands = "\n".join(escape_html(text) for text, role in block.rows if role == "command")
-    kinds = {"warning": ' class="warning"', "note": "", "plain": ""}
-    shown = "".join(f"<li{kinds[role]}>{_sentence_html(text)}</li>\n" for text, role in block.rows if role != "command")
-    return f'<ul class="lines">\n{shown}</ul>\n' + (f"<pre>{commands}</pre>\n" if commands else "")
 
 
 def _sentence_html(text: str) -> str:
@@ -151,8 +147,19 @@ def html_page(
     first, *others = _split_sections(result.blocks())
     sections = [first, *([DRAWING] if graphs else []), *others]
     before, *after = map(_section_html, sections)
-    shown = "".join((before, _explanation_html(explanations or {}), *after))
+    unfolded = "".join(
+        f'<details id="explanations.{_anchor_slug(about)}"><summary>{escape_html(about)}</summary>\n'
+        f"{_markdown_html(text)}</details>\n"
+        for about, text in (explanations or {}).items()
+    )
+    advice = f'<div id="explanations"><h2>What to do</h2>\n{unfolded}</div>\n' if unfolded else ""
+    shown = "".join((before, advice, *after))
     style, script = f"{STYLE}{_page_file('page.css')}", _page_script()
+    style_hash, script_hash = (b64encode(hashlib.sha256(t.encode()).digest()).decode() for t in (style, script))
+    policy = (
+        f"default-src 'none'; style-src 'sha256-{style_hash}'; script-src 'sha256-{script_hash}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
     words = "Search nodes, operators, values and weights ( / )"
     search = f'<input id="search" type="search" placeholder="{words}" aria-label="{words}">' if graphs else ""
     bar = f'<header class="bar"><strong>{title}</strong>{search}</header>\n'
@@ -160,7 +167,7 @@ def html_page(
     data = "".join(f'<script type="application/json" class="graph">{text}</script>\n' for text in texts)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_security_policy(style, script)}">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{title}</title>\n<style>{style}</style>\n</head>\n<body>\n"
         f'<div class="layout graphkit">\n{bar}{_contents_html(sections)}'
@@ -214,14 +221,6 @@ def _anchor_slug(text: str) -> str:
     return NOT_IN_AN_ID.sub("-", text.lower()).strip("-")[:60] or "section"
 
 
-def _explanation_html(explanations: Mapping[str, str]) -> str:
-    texts = ""
-    for title, text in explanations.items():
-        texts += f'<details id="explanations.{_anchor_slug(title)}">'
-        texts += f"<summary>{escape_html(title)}</summary>\n{_markdown_html(text)}</details>\n"
-    return f'<div id="explanations"><h2>What to do</h2>\n{texts}</div>\n' if texts else ""
-
-
 def _markdown_html(text: str) -> str:
     """Return a page of a finding without its title: headings, lists, paragraphs, and code in lines."""
     parts = []
@@ -266,14 +265,6 @@ def _page_script() -> str:
 
 def _page_file(name: str) -> str:
     return (files("graphkit.render") / "page" / name).read_text("utf-8")
-
-
-def _security_policy(style: str, script: str) -> str:
-    style_hash, script_hash = (b64encode(hashlib.sha256(t.encode()).digest()).decode() for t in (style, script))
-    return (
-        f"default-src 'none'; style-src 'sha256-{style_hash}'; script-src 'sha256-{script_hash}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
 
 
 CHARACTER, BOX_HEIGHT, GAP, ROW = 6.7, 22, 14, 52  # pixels

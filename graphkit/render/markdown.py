@@ -5,10 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from graphkit.render.document_blocks import (
-    Block,
     Cell,
     Column,
     Document,
@@ -33,32 +32,31 @@ def as_markdown(result: Document, level: int = 1) -> str:
     """Return a result as Markdown, with a title of the given level."""
     parts = [f"{'#' * level} {escape_markdown(result.heading())}"]
     for block in result.blocks():
-        parts += _block_lines(block, level)
+        if isinstance(block, Heading):
+            parts.append(f"{'#' * (level + 1 + block.is_inner)} {escape_markdown(block.text)}")
+        elif isinstance(block, Prose):
+            parts.append(f"{'> **Warning:** ' if block.tone == 'warning' else ''}{escape_markdown(block.text)}")
+        elif isinstance(block, Lines):
+            signs = {"warning": "**Warning:** ", "note": "", "plain": ""}
+            shown = [f"- {signs[role]}{escape_markdown(text)}" for text, role in block.rows if role != "command"]
+            parts += ["\n".join(shown)] if shown else []
+            if commands := [printable(text) for text, role in block.rows if role == "command"]:
+                fence = _code_fence("\n".join(commands), 3)
+                parts.append("\n".join([f"{fence}sh", *commands, fence]))
+        elif isinstance(block, Table):
+            lines = [f"**{escape_markdown(block.title)}**\n"] if block.title else []
+            columns = filled_columns(block)
+            lines.append("| " + " | ".join(escape_markdown(block.columns[at].name) for at in columns) + " |")
+            lines.append(
+                "|" + "|".join("---:" if block.columns[at].kind == "number" else "---" for at in columns) + "|"
+            )
+            for row in block.rows:
+                cells = (_cell_text(cell_text(row[at]), block.columns[at]) for at in columns)
+                lines.append("| " + " | ".join(cells) + " |")
+            parts.append("\n".join(lines))
+        elif isinstance(block, Drawing):
+            parts.append(f"{escape_markdown(block.title)}\n\n```mermaid\n{as_mermaid(block)}```")
     return "\n\n".join(parts) + "\n"
-
-
-def _block_lines(block: Block, level: int) -> Iterator[str]:
-    if isinstance(block, Heading):
-        yield f"{'#' * (level + 1 + block.is_inner)} {escape_markdown(block.text)}"
-    elif isinstance(block, Prose):
-        yield f"{'> **Warning:** ' if block.tone == 'warning' else ''}{escape_markdown(block.text)}"
-    elif isinstance(block, Lines):
-        yield from _list_lines(block)
-    elif isinstance(block, Table):
-        yield _table_text(block)
-    elif isinstance(block, Drawing):
-        yield f"{escape_markdown(block.title)}\n\n```mermaid\n{as_mermaid(block)}```"
-
-
-def _list_lines(block: Lines) -> Iterator[str]:
-    signs = {"warning": "**Warning:** ", "note": "", "plain": ""}
-    shown = [f"- {signs[role]}{escape_markdown(text)}" for text, role in block.rows if role != "command"]
-    commands = [printable(text) for text, role in block.rows if role == "command"]
-    if shown:
-        yield "\n".join(shown)
-    if commands:
-        fence = _code_fence("\n".join(commands), 3)
-        yield "\n".join([f"{fence}sh", *commands, fence])
 
 
 def escape_markdown(text: str) -> str:
@@ -79,17 +77,6 @@ def _cell_text(text: str, column: Column) -> str:
 
 def _code_fence(text: str, least: int = 1) -> str:
     return "`" * max(least, max((len(run) for run in re.findall("`+", text)), default=0) + 1)
-
-
-def _table_text(block: Table) -> str:
-    lines = [f"**{escape_markdown(block.title)}**\n"] if block.title else []
-    columns = filled_columns(block)
-    lines.append("| " + " | ".join(escape_markdown(block.columns[at].name) for at in columns) + " |")
-    lines.append("|" + "|".join("---:" if block.columns[at].kind == "number" else "---" for at in columns) + "|")
-    for row in block.rows:
-        cells = (_cell_text(cell_text(row[at]), block.columns[at]) for at in columns)
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
 
 
 def as_mermaid(drawing: Drawing) -> str:

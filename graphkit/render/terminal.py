@@ -61,8 +61,11 @@ def block_lines(block: Block, width: int, table_width: int) -> Iterator[Text]:
         warning = block.tone == "warning"
         yield from _paragraph_lines(f"{'Warning: ' if warning else ''}{block.text}", width, "yellow" if warning else "")
     elif isinstance(block, Lines):
-        for words, role in block.rows:
-            yield from _marked_lines(words, role, width)
+        for words, role in block.rows:  # the mark, the wrapped rest beneath the first word; a command stays one line
+            mark, style = MARKS[role]
+            lines = [printable(words)] if role == "command" else wrap_text(printable(words), width - len(mark))
+            for number, line in enumerate(lines):
+                yield Text(" " * len(mark) if number else mark, style).append(line.rstrip(), style)
         yield Text("")
     elif isinstance(block, Table):
         if block.title:
@@ -80,14 +83,6 @@ def _paragraph_lines(words: str, width: int, style: str) -> Iterator[Text]:
 def _wrapped_lines(words: str, width: int, style: str, indent: int = 0) -> Iterator[Text]:
     for line in wrap_text(printable(words), width - indent):
         yield Text(" " * indent).append(line.rstrip(), style)
-
-
-def _marked_lines(words: str, role: str, width: int) -> Iterator[Text]:
-    """Yield a line after its mark, its wrapped rest beneath its first word; a command stays one line, to be copied."""
-    mark, style = MARKS[role]
-    lines = [printable(words)] if role == "command" else wrap_text(printable(words), width - len(mark))
-    for number, line in enumerate(lines):
-        yield Text(" " * len(mark) if number else mark, style).append(line.rstrip(), style)
 
 
 def _table_lines(block: Table, width: int, table_width: int) -> Iterator[Text]:
@@ -260,9 +255,14 @@ class Brief(Struct, frozen=True):
     def _shorten_table(self, block: Block, room: int) -> Block | None:
         if not isinstance(block, Table):
             return None
-        counts = range(len(block.rows) - 1, LEAST_ROWS - 1, -1)
-        parts = (replace(block, rows=[*block.rows[:count], _rest_row(block, count)]) for count in counts)
-        return next((part for part in parts if self._height([part]) <= room), None)
+        named = next((at for at, column in enumerate(block.columns) if column.kind != "number"), 0)
+        for count in range(len(block.rows) - 1, LEAST_ROWS - 1, -1):
+            rest = f"... and {len(block.rows) - count:,} more"
+            row = [rest if at == named else None for at in range(len(block.columns))]
+            part = replace(block, rows=[*block.rows[:count], row])
+            if self._height([part]) <= room:
+                return part
+        return None
 
     def _height(self, blocks: Sequence[Block]) -> int:
         return sum(1 for block in blocks for _ in block_lines(block, self.width, self.width))
@@ -271,12 +271,6 @@ class Brief(Struct, frozen=True):
 def _least_part(block: Block) -> Block:
     """Return what of a block there has to be room for: of a table its first rows."""
     return replace(block, rows=block.rows[:LEAST_ROWS]) if isinstance(block, Table) else block
-
-
-def _rest_row(block: Table, count: int) -> list[str | None]:
-    named = next((at for at, column in enumerate(block.columns) if column.kind != "number"), 0)
-    rest = f"... and {len(block.rows) - count:,} more"
-    return [rest if at == named else None for at in range(len(block.columns))]
 
 
 def _divide_blocks(blocks: Sequence[Block]) -> tuple[list[Block], list[tuple[str, list[Block]]]]:
