@@ -187,7 +187,14 @@ def varied_cases(case: Case, *, is_first: bool = True) -> Iterator[Case]:
         yield replace(case, is_dynamic=True)
         yield from (_with_axes(case, count) for count in MORE_AXES)
         yield from _with_dtypes(case)
-        yield from _with_opsets(case)
+        schema, node = case.schema(), case.node
+        if schema is None or node.domain:
+            return
+        for opset in OPSETS:
+            known = defs.has(node.op_type, max_inclusive_version=opset)
+            since = defs.get_schema(node.op_type, opset, "").since_version if known else 0
+            if since == opset != schema.since_version and (older := _with_opset(case, opset)) is not None:
+                yield older
 
 
 def _with_steps(case: Case) -> Iterator[Case]:
@@ -246,27 +253,11 @@ def _with_dtypes(case: Case) -> Iterator[Case]:
                 operand and (replace(operand, dtype=dtype) if formal.type_str == variable else operand)
                 for operand, formal in zip(case.operands, formals, strict=True)
             )
-            yield from _with_results(replace(case, operands=operands, outputs=()))
-
-
-def _with_results(case: Case) -> Iterator[Case]:
-    """Yield a case, and where an attribute is the dtype of its result, one for each dtype."""
-    yield case
-    for dtype in DTYPES if any(attribute.name == "to" for attribute in case.node.attribute) else ():
-        node = _named_node(case.node)
-        next(attribute for attribute in node.attribute if attribute.name == "to").i = dtype
-        yield replace(case, node=node)
-
-
-def _with_opsets(case: Case) -> Iterator[Case]:
-    schema = case.schema()
-    if schema is None or case.node.domain:
-        return
-    for opset in OPSETS:
-        known = defs.has(case.node.op_type, max_inclusive_version=opset)
-        is_own = known and defs.get_schema(case.node.op_type, opset, "").since_version == opset
-        if is_own and opset != schema.since_version and (changed := _with_opset(case, opset)) is not None:
-            yield changed
+            yield (typed := replace(case, operands=operands, outputs=()))
+            for result in DTYPES if any(attribute.name == "to" for attribute in case.node.attribute) else ():
+                node = _named_node(case.node)  # an attribute is the dtype of its result
+                next(attribute for attribute in node.attribute if attribute.name == "to").i = result
+                yield replace(typed, node=node)
 
 
 def _with_opset(case: Case, opset: int) -> Case | None:

@@ -71,7 +71,8 @@ def measure_target(name: str, models: Sequence[Model] = (), *, progress: Callabl
         raise UsageError(f"no judge answers for '{name:.40}' - {hint}")
     judge, device = find_judge(MEASURED[name].judge), MEASURED[name].device
     progress("making models of one operator")
-    cases = [*_library_variants(), *_distinct_nodes(models)]
+    nodes = {kind_of(case): case for model in models for _, case in model_cases(infer(model))}
+    cases = [*_library_variants(), *nodes.values()]
     progress(f"asking {judge.name} about {count_things(len(cases), 'node(s)')}")
     observations = list(observe_cases(judge, cases, device))
     if models:
@@ -98,11 +99,6 @@ def _library_variants() -> Iterator[Case]:
         yield from varied_cases(case, is_first=case.node.op_type not in varied)
         if case.model() is not None:
             varied.add(case.node.op_type)
-
-
-def _distinct_nodes(models: Sequence[Model]) -> Iterator[Case]:
-    cases = (case for model in models for _, case in model_cases(infer(model)))
-    yield from {kind_of(case): case for case in cases}.values()
 
 
 def observe_models(judge: Judge, models: Sequence[Model], device: str = "") -> Iterator[Observation]:
@@ -175,6 +171,9 @@ def target_text(name: str, judge: Judge, observations: Sequence[Observation]) ->
     opset = max((each.opset for each in known if each.taken), default=0)
     is_opset = any(each.opset > opset for each in known)
     fixed = [each for each in known if not (is_static and _reads_symbols(each)) and each.opset <= opset]
+    movers = [each for each in fixed if each.op in MOVERS and not each.unit_stays] or fixed  # tensors of other ranks
+    rank = max((each.rank for each in movers if each.taken), default=0)
+    is_rank = any(each.rank > rank for each in movers)
     what = f"{count_things(len(known), 'model(s)')} of one operator and nodes of exports"
     title = f"{judge.compiler} {judge.version}, asked about {what}"
     lines = [
@@ -191,7 +190,7 @@ def target_text(name: str, judge: Judge, observations: Sequence[Observation]) ->
         f"value = {'true' if is_static else 'false'}",
         'source = "measured"',
         *(["", "[max_opset]", f"value = {opset}", 'source = "measured"'] if is_opset else []),
-        *_rank_lines(fixed),
+        *(["", "[max_rank]", f"value = {rank}", 'source = "measured"'] if is_rank else []),
         *_operator_lines(fixed),
         *_dtype_lines(fixed),
     ]
@@ -203,14 +202,6 @@ def _reads_symbols(of: Observation) -> bool:
     return of.is_dynamic and None in ((of.dims and of.dims[0]) or (None,))
 
 
-def _rank_lines(observations: Sequence[Observation]) -> list[str]:
-    """Return the highest rank that is taken, where higher ones are refused: of what makes tensors of other ranks."""
-    movers = [each for each in observations if each.op in MOVERS and not each.unit_stays] or observations
-    highest = max((each.rank for each in movers if each.taken), default=0)
-    is_limit = any(each.rank > highest for each in movers)
-    return ["", "[max_rank]", f"value = {highest}", 'source = "measured"'] if is_limit else []
-
-
 def _operator_lines(observations: Sequence[Observation]) -> Iterator[str]:
     by_op: dict[str, list[Observation]] = defaultdict(list)
     for each in observations:
@@ -218,21 +209,18 @@ def _operator_lines(observations: Sequence[Observation]) -> Iterator[str]:
     groups: dict[str, list[str]] = defaultdict(list)
     for op in sorted(by_op, key=str.lower):
         if (fact := fit_fact(by_op[op])) is not None:
-            groups["\n".join(_fact_lines(fact))].append(op)
+            lines = [f'is = "{fact.verdict}"']
+            if fact.verdict == "unknown":
+                shares = f"taken in {fact.taken} of {fact.taken + fact.refused} models"
+                lines.append(f'note = "{shares}, by no rule that was found"')
+            first, *others = [inline_table(each) for each in fact.conditions] or [""]
+            lines += [f"where = {first}"] if first else []
+            lines += [f"or = [{', '.join(others)}]"] if others else []
+            groups["\n".join(lines)].append(op)
     yield from ("", "[operators]")
     for text, names in sorted(groups.items(), key=lambda group: (-len(group[1]), group[1])):
         verdict, *rest = text.splitlines()
         yield from ("", "[[operators.facts]]", verdict, *_name_lines(names), 'source = "measured"', *rest)
-
-
-def _fact_lines(fact: FittedFact) -> Iterator[str]:
-    yield f'is = "{fact.verdict}"'
-    if fact.verdict == "unknown":
-        yield f'note = "taken in {fact.taken} of {fact.taken + fact.refused} models, by no rule that was found"'
-    for key, where in zip(["where", "or"], [fact.conditions[:1], fact.conditions[1:]], strict=True):
-        tables = [inline_table(each) for each in where]
-        if tables:
-            yield f"{key} = {tables[0]}" if key == "where" else f"or = [{', '.join(tables)}]"
 
 
 def inline_table(value: Any) -> str:

@@ -46,7 +46,9 @@ def start(judge: str, lines: Any, *, as_it_is: bool) -> Any:
 
     def ask(model: str, read_log: Any, question: Mapping[str, str]) -> dict[str, Any]:
         answer, session = ask_model(model, judge, devices[:1], options, as_it_is=as_it_is)
-        add_reasons(answer, read_log())
+        reasons = {name: reason.strip()[:LONGEST] for name, reason in REFUSAL.findall(read_log())}
+        for node in answer["nodes"]:  # those on the CPU have the words of the compiler
+            node |= {"why": reasons[node["name"]]} if node["on"] == "cpu" and node["name"] in reasons else {}
         if session is not None:
             answer |= lines.try_model(model, question, lambda: lambda feed: session.run(None, feed))
         return answer
@@ -85,10 +87,9 @@ def ask_model(
             for part in session.get_provider_graph_assignment_info():
                 is_cpu = part.ep_name == "CPUExecutionProvider"
                 answer["cpu_partitions" if is_cpu else "partitions"] += 1
-                answer["nodes"] += [
-                    {"name": node.name, "op": operator_name(node), "on": "cpu" if is_cpu else "device"}
-                    for node in part.get_nodes()
-                ]
+                for node in part.get_nodes():
+                    op = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+                    answer["nodes"].append({"name": node.name, "op": op, "on": "cpu" if is_cpu else "device"})
             if judge == "webgpu":
                 answer["partitions"] = None
             answer["files"] = {path.name: path.stat().st_size for path in Path(folder).iterdir()}
@@ -98,19 +99,6 @@ def ask_model(
                 answer["files"] = {}
     answer["seconds"] = round(time.monotonic() - start, 3)
     return answer, session
-
-
-def operator_name(node: Any) -> str:
-    """Return the operator, after its domain where that is not onnx's."""
-    return node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
-
-
-def add_reasons(answer: dict[str, Any], log: str) -> None:
-    """Let nodes on the CPU have the words of the compiler."""
-    reasons = {name: reason.strip()[:LONGEST] for name, reason in REFUSAL.findall(log)}
-    for node in answer["nodes"]:
-        if node["on"] == "cpu" and node["name"] in reasons:
-            node["why"] = reasons[node["name"]]
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ FUSED = re.compile(r"_2[a-z]+$")  # what a rule makes of nodes is called after o
 MOVES = re.compile(r"[_-](rs|tp)(#\d+)?$")  # a Reshape or Transpose that a rule puts around what it makes
 FAULT = re.compile(r"^E (?:\w+: |RKNN: \[[\d:.]+\] )(.+)$", re.MULTILINE)
 REMARK = re.compile(r"^[EW] (?:RKNN: \[[\d:.]+\] |build: )(.+)$", re.MULTILINE)
+NO_FAULTS = ("Traceback", "rknn-toolkit2 version", "Unkown op target")  # beginnings of lines that say nothing
 LONGEST = 300  # characters of a reason
 DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux, the only system that the compiler runs on
 
@@ -54,14 +55,21 @@ def start(lines: Any) -> Any:
                 is_int8 = question.get("dtype") == "int8"
                 data = calibration(lines.read_feeds(path, question), Path(folder)) if is_int8 else None
                 rknn = api.RKNN(verbose=True)
+
+                def simulate() -> Callable[[Mapping[str, Any]], Any]:
+                    if rknn.init_runtime():
+                        raise RuntimeError("the simulator does not start")
+                    return lambda feed: rknn.inference(inputs=list(feed.values()), data_format=["nchw"] * len(feed))
+
                 try:
                     size = build(rknn, path, Path(folder, "compiled.rknn"), data)
                     said = read_log()
-                    answer |= lines.try_model(path, question, lambda: open_simulator(rknn))
+                    answer |= lines.try_model(path, question, simulate)
                 finally:
                     rknn.release()
             except Exception as error:  # whatever a compiler raises
-                faults = [text for text in FAULT.findall(COLOURS.sub("", read_log())) if is_said(text)]
+                found = FAULT.findall(COLOURS.sub("", read_log()))
+                faults = [text for text in found if not text.startswith(NO_FAULTS)]
                 answer["error"] = [repr(error), *str(error).strip().splitlines(), *faults][-1][:2000]
             else:
                 answer |= placement(COLOURS.sub("", said), operators)
@@ -115,18 +123,6 @@ def calibration(feeds: Sequence[Mapping[str, Any]], folder: Path) -> Path:
     data = folder / "data.txt"
     data.write_text("".join(lines), encoding="utf-8")
     return data
-
-
-def open_simulator(rknn: Any) -> Callable[[Mapping[str, Any]], Any]:
-    """Return what runs a model that was built, on the simulator of the compiler."""
-    if rknn.init_runtime():
-        raise RuntimeError("the simulator does not start")
-    return lambda feed: rknn.inference(inputs=list(feed.values()), data_format=["nchw"] * len(feed))
-
-
-def is_said(text: str) -> bool:
-    """Whether a line says what is wrong."""
-    return not text.startswith(("Traceback", "rknn-toolkit2 version", "Unkown op target"))
 
 
 def placement(log: str, operators: Mapping[str, str]) -> dict[str, Any]:

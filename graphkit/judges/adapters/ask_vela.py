@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -209,10 +209,14 @@ def placement(
     left: dict[str, str] = {}
     partitions, files = [], {}
     for accelerator in accelerators:
-        failure, printed, compiled = run_vela(programs, folder / "int8.tflite", accelerator, folder / accelerator)
-        if failure:
-            return {"error": f"{accelerator}: {failure}"}
-        reasons = {name: " ".join(re.sub(r"(?m)^(Reason: | *- *)", "", why).split()) for name, why in refusals(printed)}
+        model, target = folder / "int8.tflite", folder / accelerator
+        words = ["--accelerator-config", accelerator, "--show-cpu-operations", str(model), "--output-dir", str(target)]
+        failure, printed = run_program([str(programs / "vela"), *words])
+        compiled = target / f"{model.stem}_vela.tflite"
+        if failure or not compiled.exists():
+            return {"error": f"{accelerator}: {failure or 'Vela writes nothing'}"}
+        said = {match[1]: re.sub(r"(?m)^(Reason: | *- *)", "", match[2]) for match in REFUSAL.finditer(printed)}
+        reasons = {name: " ".join(why.split()) for name, why in said.items()}
         found = operators(compiled.read_bytes())
         for operator in found:
             if operator.name != ON_NPU:
@@ -234,20 +238,6 @@ def placement(
     return {"nodes": nodes, "partitions": max(partitions), "cpu_partitions": parts, "files": files}
 
 
-def refusals(printed: str) -> Iterator[tuple[str, str]]:
-    """Yield the tensor that an operator makes, and why Vela leaves the operator to the CPU."""
-    for match in REFUSAL.finditer(printed):
-        yield match[1], match[2]
-
-
-def run_vela(programs: Path, model: Path, accelerator: str, folder: Path) -> tuple[str, str, Path]:
-    """Compile TFLite; why it fails, "" where it does not, what Vela printed, and the file that it makes."""
-    words = ["--accelerator-config", accelerator, "--show-cpu-operations", str(model), "--output-dir", str(folder)]
-    failure, printed = run_program([str(programs / "vela"), *words])
-    compiled = folder / f"{model.stem}_vela.tflite"
-    return failure or ("" if compiled.exists() else "Vela writes nothing"), printed, compiled
-
-
 def run_program(words: Sequence[str], environment: Mapping[str, str] | None = None) -> tuple[str, str]:
     """Run a program; why it fails, "" where it does not, and what it printed."""
     name = Path(words[0]).name
@@ -267,13 +257,9 @@ def run_program(words: Sequence[str], environment: Mapping[str, str] | None = No
     if not ran.returncode:
         return "", ran.stdout
     how = signal.Signals(-ran.returncode).name if ran.returncode < 0 else f"exit status {ran.returncode}"
-    return f"{name}: {how}: {last_words(ran.stdout)}", ran.stdout
-
-
-def last_words(printed: str) -> str:
-    """Return the last line that says something."""
-    lines = [line.strip() for line in printed.splitlines() if line.strip()]
-    return next((line for line in reversed(lines) if "rror" in line), lines[-1] if lines else "")[:LONGEST]
+    lines = [line.strip() for line in ran.stdout.splitlines() if line.strip()]
+    last = next((line for line in reversed(lines) if "rror" in line), lines[-1] if lines else "")[:LONGEST]
+    return f"{name}: {how}: {last}", ran.stdout
 
 
 if __name__ == "__main__":
