@@ -424,7 +424,8 @@ def write_plain(language: str, constants: Constants, *, has_loop: bool = False) 
     if has_loop and (language not in LOOPS or constants.fault):
         raise UsageError(constants.fault or f"there is no loop in {language} - take one of {', '.join(LOOPS)}")
     suffix, text = TEXTS[language]
-    filters = {"text": text, "comment": comment_text, "docstring": _docstring_text, "camel": _lower_camel_case}
+    filters: dict[str, Callable[..., object]] = {"text": text, "comment": comment_text, "docstring": _docstring_text}
+    filters["camel"] = lambda name: name[:1] + _camel_case(name)[1:]
     environment = template_environment("${", "}", filters)
     shapes = [row.get("dims", ()) for _, rows in constants.arrays.values() for row in rows]
     max_rank = max([1, *(len(dims) for dims in shapes if isinstance(dims, Sequence))])
@@ -552,11 +553,6 @@ def shape_row(name: str, dtype: str, shape: Sequence[object]) -> Row:
 
 def _docstring_text(text: str) -> str:
     return comment_text(text).replace("\\", r"\\").replace('"', r"\"")
-
-
-def _lower_camel_case(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.capitalize() for word in rest)
 
 
 LOOPS = {"c": "cpp", "kotlin": "kt", "python": "py", "rust": "rs"}

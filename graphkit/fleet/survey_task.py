@@ -180,7 +180,11 @@ def _expand_source(source: str, stdin: Iterable[str]) -> Iterator[tuple[str, str
     elif is_url(source) or source.startswith("example:"):
         yield source, ""
     elif Path(source).is_file() and not source.endswith(".onnx"):
-        yield from _models_of_list(_list_lines(source))
+        try:
+            lines = Path(source).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{source}: cannot be read as a list of models - write one path in each line") from error
+        yield from _models_of_list(lines)
     else:
         paths: Iterable[str] = [source]  # where it is missing, a row says so
         if os.path.isdir(source):
@@ -203,19 +207,7 @@ def _models_of_list(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield what the lines of a list name; empty lines and those that begin with # name nothing."""
     for line in map(str.strip, lines):
         if line and not line.startswith("#"):
-            is_path = line.endswith(".onnx") and not is_url(line) and not _is_pattern(line)
+            is_path = line.endswith(".onnx") and not is_url(line)
+            if is_path and glob.has_magic(line) and not os.path.lexists(line):  # a file may be called like a pattern
+                is_path = next(glob.iglob(line, recursive=True), None) is None  # noqa: PTH207 - as above
             yield from [(line, _file_revision(line))] if is_path else _expand_source(line, ())
-
-
-def _is_pattern(line: str) -> bool:
-    """Whether a line names files by a pattern; the name of a file, which may look like one, comes first."""
-    if not glob.has_magic(line) or os.path.lexists(line):
-        return False
-    return next(glob.iglob(line, recursive=True), None) is not None  # noqa: PTH207 - as in _paths
-
-
-def _list_lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read as a list of models - write one path in each line") from error

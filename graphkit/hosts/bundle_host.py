@@ -24,7 +24,6 @@ from graphkit.hosts.method_feeds import (
     check_bundle,
     check_folder,
     checked_feeds,
-    most_rows,
     of_source,
     told_apart,
 )
@@ -98,16 +97,14 @@ class Bundle:
                 "- leave it out, or lower the export, whose models have fixed shapes"
             )
         self._sessions = Sessions(Path(folder), threads, prepack, optimize, packed, self._open, provider=chosen)
-        self._begin(self._fresh(self._initial_values()))
-
-    def _initial_values(self) -> dict[str, np.ndarray]:
         states = [state for state in self.contract.states if state.initial is None]
-        method, state = self.contract.method("init"), self._fresh({}) if states else None
-        if method is None or state is None:
-            return {}
-        state.rows = self.contract.sizes["batch"]
-        BoundMethods(self.contract, self._sessions, state).run(method)
-        return {each.name: state.view(each, each.shape).copy() for each in states}
+        method, initial = self.contract.method("init"), dict[str, np.ndarray]()
+        if states and method is not None:
+            state = self._fresh({})
+            state.rows = self.contract.sizes["batch"]
+            BoundMethods(self.contract, self._sessions, state).run(method)
+            initial = {each.name: state.view(each, each.shape).copy() for each in states}
+        self._begin(self._fresh(initial))
 
     def _fresh(self, initial: Mapping[str, np.ndarray]) -> BundleState:
         return BundleState(self.contract, initial)
@@ -388,7 +385,10 @@ class Bundle:
             if not source.keys() <= by_name.keys():
                 mask = None
             by_name |= source
-        rows = max(most_rows(method, by_name), 1 if prompt is None else len(as_rows(prompt)))
+        axes = {port.name: port.shape.index("batch") for port in method.inputs if "batch" in port.shape}
+        known = {name: np.atleast_2d(as_array(name, by_name[name])) for name in axes if name in by_name}
+        counts = [known[name].shape[axes[name]] for name in known if axes[name] < known[name].ndim]
+        rows = max(1 if prompt is None else len(as_rows(prompt)), *(counts or [1]))
         if rows * search.beams > most:
             raise UsageError(
                 f"{rows * search.beams} rows and beams, and the bundle takes {most} - make one of a larger --batch"

@@ -164,13 +164,6 @@ def of_source(method: BundleMethod, ids: npt.ArrayLike, mask: npt.ArrayLike | No
     return found
 
 
-def most_rows(method: BundleMethod, inputs: Mapping[str, npt.ArrayLike]) -> int:
-    """Return how many rows the largest of some inputs has, 1 where there is none."""
-    axes = {port.name: port.shape.index("batch") for port in method.inputs if "batch" in port.shape}
-    arrays = [(np.atleast_2d(as_array(name, array)), axes[name]) for name, array in inputs.items() if name in axes]
-    return max((array.shape[axis] for array, axis in arrays if axis < array.ndim), default=1)
-
-
 def as_rows(tokens: Tokens) -> np.ndarray:
     """Return tokens as [batch, tokens]."""
     array = as_array("tokens", tokens)

@@ -209,19 +209,6 @@ def find_data_file(model: Path, location: str) -> DataFile:
     return DataFile(location, path, size)
 
 
-def check_bounds(place: Extent, data_file: DataFile, promised: int | None) -> None:
-    """Check that an extent lies within its data file; a missing file has no bounds.
-
-    Raises ModelError where it ends past the end of the file.
-    """
-    if data_file.size is None:
-        return
-    end = place.offset + (place.length if place.length is not None else promised or 0)
-    if end > data_file.size:
-        problem = f"external data ends at byte {end:,} of '{place.location}', which has {data_file.size:,}"
-        raise ModelError(problem, hint="the data file is truncated or belongs to another model; fetch both again")
-
-
 # Temporary files that stand for standard input and output: reading a model and proving it want a file.
 #
 # A model is read at any byte, as often as something asks for a weight, and onnxruntime reads it again in another

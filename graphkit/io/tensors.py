@@ -18,7 +18,6 @@ from graphkit.dtypes import BITS, COMPLEX, TYPED_FIELDS
 from graphkit.errors import ModelError
 from graphkit.io.byte_source import (
     DataFile,
-    check_bounds,
     external_extent,
     find_data_file,
     shown_path,
@@ -118,7 +117,12 @@ def check_tensors(held: Iterable[Held], file: Path | None, references: Mapping[i
                     continue
                 if place.location not in data_files:
                     data_files[place.location] = find_data_file(file, place.location)
-                check_bounds(place, data_files[place.location], payload_size(tensor))
+                length = place.length if place.length is not None else payload_size(tensor) or 0
+                end, size = place.offset + length, data_files[place.location].size  # of a missing file None
+                if size is not None and end > size:
+                    problem = f"external data ends at byte {end:,} of '{place.location}', which has {size:,}"
+                    hint = "the data file is truncated or belongs to another model; fetch both again"
+                    raise ModelError(problem, hint=hint)
         except ModelError as error:
             name, path = None if node else str(tensor.name), shown_path(file) if file else None
             raise ModelError(error.problem, file=path, node=node, tensor=name, hint=error.hint) from error

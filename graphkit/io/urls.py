@@ -79,10 +79,6 @@ def sibling_url(url: str, location: str) -> str:
     return urlunsplit(parts._replace(path=f"{folder}/{quote(location)}", fragment=""))
 
 
-def _say_nothing(_: str) -> None:
-    pass
-
-
 class RemoteOptions(Struct, frozen=True, kw_only=True):
     """How models on servers are read.
 
@@ -96,7 +92,7 @@ class RemoteOptions(Struct, frozen=True, kw_only=True):
     download: bool = False
     cache: bool = True
     timeout: float = 60.0
-    notice: Callable[[str], None] = _say_nothing
+    notice: Callable[[str], None] = lambda _: None
 
 
 _CURRENT: ContextVar[RemoteOptions | None] = ContextVar("remote_options", default=None)

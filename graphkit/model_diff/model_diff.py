@@ -357,12 +357,6 @@ def _port(value: Value, kind: str) -> str:
     return f"{dtype}{shape}{' with a default' if has_default else ''}{f' {doc!r}' if doc else ''}"
 
 
-def opset_changes(a: Model, b: Model) -> Iterator[Change]:
-    """Yield the versions of operator sets that differ, and the functions that one model lacks or declares otherwise."""
-    yield from changed_entries(_opsets(a.proto.opset_import), _opsets(b.proto.opset_import))
-    yield from changed_entries(_functions(a), _functions(b))
-
-
 def _opsets(imports: Any) -> dict[str, str]:
     return {as_text(entry.domain) or "ai.onnx": str(entry.version) for entry in imports}
 
@@ -544,7 +538,10 @@ def diff(a: ModelLike, b: ModelLike, options: DiffOptions = DiffOptions()) -> Mo
         a=first.label,
         b=second.label,
         interface=tuple(interface_changes(matching.interface)),
-        opsets=tuple(opset_changes(first, second)),
+        opsets=(
+            *changed_entries(_opsets(first.proto.opset_import), _opsets(second.proto.opset_import)),
+            *changed_entries(_functions(first), _functions(second)),
+        ),
         metadata=(
             *metadata_changes(first, second),
             *note_changes(matching, weights.pairs, first, second),

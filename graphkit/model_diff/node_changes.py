@@ -18,7 +18,7 @@ from graphkit.graph.declared_types import attribute_text, shape_text, tensor_tex
 from graphkit.graph.names import group_pairs, module_of
 from graphkit.graph.view import Node, Scope, Value, all_scopes, as_text
 from graphkit.matching.value_matching import is_counted, source_of
-from graphkit.matching.value_numbering import ValueNumbers, default_of
+from graphkit.matching.value_numbering import default_of
 from graphkit.model import Model
 from graphkit.model_diff.node_matching import NodeMatching, value_path
 from graphkit.ops.tensor import is_known
@@ -121,7 +121,13 @@ def _node_differences(node_a: Node, node_b: Node, reading: _Reading) -> Iterator
     if node_a.proto.overload != node_b.proto.overload:
         yield Change("overload", str(node_a.proto.overload), str(node_b.proto.overload))
     if not node_a.is_op("Constant"):
-        yield from attribute_changes(node_a, node_b, reading.matching.values.numbers)
+        first, second = (reading.matching.values.numbers.attributes[node] for node in (node_a, node_b))
+        for name in sorted({*first, *second}, key=str):
+            if first.get(name) != second.get(name):
+                yield Change(as_text(name), _text(node_a, name), _text(node_b, name))
+        for name in sorted(node_a.bodies.keys() ^ node_b.bodies.keys(), key=str):
+            texts = ["a graph" if name in node.bodies else None for node in (node_a, node_b)]
+            yield Change(as_text(name), *texts)
     yield from _input_changes(node_a, node_b, reading)
     for index, outputs in enumerate(zip_longest(node_a.outputs, node_b.outputs)):
         if (outputs[0] is None) != (outputs[1] is None):
@@ -151,17 +157,6 @@ def _source_text(value: Value | None) -> str | None:
     if value is None:
         return None
     return f"{value.producer.operator} '{value.producer.label}'" if value.producer is not None else f"'{value.name}'"
-
-
-def attribute_changes(node_a: Node, node_b: Node, numbers: ValueNumbers) -> Iterator[Change]:
-    """Yield the attributes in which two nodes differ, without their bodies; graphs that one of them lacks are told."""
-    first, second = numbers.attributes[node_a], numbers.attributes[node_b]
-    for name in sorted({*first, *second}, key=str):
-        if first.get(name) != second.get(name):
-            yield Change(as_text(name), _text(node_a, name), _text(node_b, name))
-    for name in sorted(node_a.bodies.keys() ^ node_b.bodies.keys(), key=str):
-        texts = ["a graph" if name in node.bodies else None for node in (node_a, node_b)]
-        yield Change(as_text(name), *texts)
 
 
 def _text(node: Node, name: str) -> str | None:
@@ -196,15 +191,14 @@ class _Side(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def numbers(self) -> Mapping[Value, int]:
-        values = (value for scope in self.scopes for value in scope.values.values())
-        return {value: number for value in values if (number := self._number(value)) is not None}
-
-    def _number(self, value: Value) -> int | None:
-        constants = self.matching.values.numbers.constants
-        tensor = value.constant if value.constant is not None else value.tensor
-        if tensor is not None:
-            return constants.of(self.model, tensor)
-        return None if value.sparse is None else constants.of_sparse(self.model, value.sparse)
+        constants, numbers = self.matching.values.numbers.constants, dict[Value, int]()
+        for value in (value for scope in self.scopes for value in scope.values.values()):
+            tensor = value.constant if value.constant is not None else value.tensor
+            if tensor is not None:
+                numbers[value] = constants.of(self.model, tensor)
+            elif value.sparse is not None:
+                numbers[value] = constants.of_sparse(self.model, value.sparse)
+        return numbers
 
     @cached_property
     def by_number(self) -> Mapping[int, Value]:

@@ -157,13 +157,9 @@ def shared_zeros(size: int) -> np.ndarray:
     arena, number = Arena(is_late=True), next(NUMBERS)
     block: np.ndarray = np.ndarray((size,), np.uint8, arena._map_bytes(size, grow=True))
     _LIVE[number] = arena.place, range(block.ctypes.data, block.ctypes.data + size)
-    weakref.finalize(block, _free, number, arena)
+    weakref.finalize(block, arena.close)
+    weakref.finalize(block, _LIVE.pop, number)
     return block
-
-
-def _free(number: int, arena: Arena) -> None:
-    del _LIVE[number]
-    arena.close()
 
 
 def live_blocks() -> list[int]:

@@ -197,19 +197,6 @@ def _part_of(model: Model, values: Collection[Value]) -> tuple[Model, list[Value
     return model.with_proto(proto), inputs
 
 
-def describe_order(name: str, state: np.ndarray, known: np.ndarray, differ: Differ) -> str:
-    """Return in what other order a state holds the cache of the original, in a sentence; "" for none.
-
-    Unused slots, which are in the state too, hold zeros. `differ` says whether an array is not the second one.
-    """
-    right = np.zeros_like(state)
-    right[tuple(map(slice, known.shape))] = known
-    for relation in array_relations(right, state, ("the original", f"'{name}'")):
-        if relation.expected.shape == relation.actual.shape and not differ(relation.actual, relation.expected):
-            return f"{relation.text}."
-    return ""
-
-
 MAX_RANK = 5  # of arrays whose axes are permuted
 MAX_PARTS = 512  # steps and blocks along an axis
 MAX_SHOWN = 8

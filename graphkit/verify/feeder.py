@@ -258,7 +258,13 @@ def lengths_of(model: Model) -> Lengths:
     """Return the lengths at which a model may begin to behave otherwise."""
     marks, tables = {LEAST}, set[int]()
     for node in all_nodes(model.scopes):
-        marks.update(_compared_numbers(model, node))
+        if (window := node.attr("local_window_size", int)) is not None:
+            marks.add(window)
+        if node.is_op(*BRANCHING):
+            numbers = [_constant_number(model, value) for value in node.inputs]
+            marks.update(abs(int(number)) for number in numbers if number is not None and number == int(number))
+        bounds = [_constant_number(model, value) for value in cut_bounds(node)[:2]]  # the last so many of a cache
+        marks.update(int(-number) for number in bounds if number is not None and -MOST <= number < 0)
         # distances from `most` on share a bucket: `log(x / exact) / log(most / exact)`, as T5 writes it
         if node.is_op("Log"):
             argument, out = node.input(0), node.outputs[0]
@@ -275,18 +281,6 @@ def lengths_of(model: Model) -> Lengths:
         beyond = {length for length in beyond if length < last - PADDING}
     ends = range(last, max(last - PADDING, 1), -1) if last is not None and last <= MOST else ()
     return Lengths(tuple(sorted(beyond, reverse=True)), tuple(ends))
-
-
-def _compared_numbers(model: Model, node: Node) -> Iterator[int]:
-    if (window := node.attr("local_window_size", int)) is not None:
-        yield window
-    if node.is_op(*BRANCHING):
-        for value in node.inputs:
-            if (number := _constant_number(model, value)) is not None and number == int(number):
-                yield abs(int(number))
-    for value in cut_bounds(node)[:2]:  # the last so many of a cache
-        if (number := _constant_number(model, value)) is not None and -MOST <= number < 0:
-            yield int(-number)
 
 
 def _position_rows(node: Node, roles: Roles) -> Iterator[int]:

@@ -161,20 +161,16 @@ class Marks(Struct, frozen=True):
 
 def marks_of(model: Model) -> Marks:
     """Return the numbers that the nodes of a model compare with, as far as they are small constants."""
-    nodes = (node for node in all_nodes(model.scopes) if node.is_op(*LIMITING))
-    numbers = [number for node in nodes for number in _compared_numbers(node)]
+    numbers = list[int | float]()
+    for node in (node for node in all_nodes(model.scopes) if node.is_op(*LIMITING)):
+        for value in node.inputs:
+            array = inline_array(value.constant) if value is not None else None
+            if array is not None and array.dtype.kind in "fiu" and array.size <= MAX_MARK_ELEMENTS:
+                numbers += [each for each in array.ravel().tolist() if np.isfinite(each) and abs(each) < 2**62]
+        limits = (node.attr(name, float) for name in ("alpha", "min", "max"))
+        numbers += [number for number in limits if isinstance(number, float) and np.isfinite(number)]
     integers = _distinct(int(number) for number in numbers if float(number).is_integer())
     return Marks(integers[:MAX_MARKS], _distinct(map(float, numbers))[:MAX_MARKS])
-
-
-def _compared_numbers(node: Node) -> Iterator[int | float]:
-    for value in node.inputs:
-        array = inline_array(value.constant) if value is not None else None
-        if array is not None and array.dtype.kind in "fiu" and array.size <= MAX_MARK_ELEMENTS:
-            yield from (element for element in array.ravel().tolist() if np.isfinite(element) and abs(element) < 2**62)
-    for name in ("alpha", "min", "max"):
-        if isinstance(number := node.attr(name, float), float) and np.isfinite(number):
-            yield number
 
 
 def _distinct(numbers: Iterable[T]) -> tuple[T, ...]:
@@ -308,8 +304,15 @@ def special_tokens(models: Sequence[Model], vocabulary: int) -> Special:
     """
     compared = {token: nodes for model in models for token, nodes in _compared_constants(model).items()}
     pads = tuple(token for token, nodes in compared.items() if not any(map(_chooses_place, nodes)))
-    folders = dict.fromkeys(model.path.parent for model in models if model.path is not None)
-    named = [token for folder in folders for token in _named_tokens(folder)]
+    named = list[int]()
+    for folder in dict.fromkeys(model.path.parent for model in models if model.path is not None):
+        for name in CONFIGURATIONS:
+            named += _of_configuration(_read_json(folder / name))
+        added = _read_json(folder / "tokenizer_config.json").get("added_tokens_decoder")
+        named += [int(text) for text in added if text.isdecimal()] if isinstance(added, Mapping) else []
+        listed = _read_json(folder / "tokenizer.json").get("added_tokens")
+        entries = [entry for entry in listed if isinstance(entry, Mapping)] if isinstance(listed, list) else []
+        named += [token for entry in entries if isinstance(token := entry.get("id"), int)]
     known = [token for token in dict.fromkeys([*compared, *named]) if 0 <= token < vocabulary and token not in pads]
     special = Special(known[:MOST])
     special.pads = tuple(token for token in pads if token < vocabulary)
@@ -347,18 +350,6 @@ def _chooses_place(node: Node) -> bool:
 
     readers = (use for value in node.outputs if value is not None for use in find_readers(value, keeps_places))
     return any(reader.is_op(*CHOOSING) for reader, _ in readers)
-
-
-def _named_tokens(folder: Path) -> Iterator[int]:
-    for name in CONFIGURATIONS:
-        yield from _of_configuration(_read_json(folder / name))
-    added = _read_json(folder / "tokenizer_config.json").get("added_tokens_decoder")
-    yield from (int(text) for text in added if text.isdecimal()) if isinstance(added, Mapping) else ()
-    listed = _read_json(folder / "tokenizer.json").get("added_tokens")
-    for entry in listed if isinstance(listed, list) else ():
-        token = entry.get("id") if isinstance(entry, Mapping) else None
-        if isinstance(token, int):
-            yield token
 
 
 def _of_configuration(plain: Mapping[str, object]) -> Iterator[int]:

@@ -244,7 +244,12 @@ class InputGenerator:
     ) -> np.ndarray:
         declared, role = declared_type(value), self.model.roles.of(value)
         if declared is None or shape is None:
-            raise self._impossible_input(value)
+            why, hint = "its shape or type is not declared", "declare the shape of this input"
+            info = self.model.graph.infos.get(value.name)
+            if info is not None and info.type.WhichOneof("value") not in (None, "tensor_type"):
+                why, hint = f"it is {type_text(info.type)[0]}", "only tensors can be made up"
+            problem = f"no input can be made for it: {why}"
+            raise ModelError(problem, file=self.model.label, tensor=value.name, hint=hint)
         dtype, kind = declared.dtype, declared.numpy_dtype
         if role in MASKS and self.is_unpadded:
             draw = replace(draw, padding=UNPADDED.padding)
@@ -266,14 +271,6 @@ class InputGenerator:
         if dtype == TensorProto.STRING:
             return rng.choice(np.array(["a", "bc", "a bc", ""], dtype=object), shape)
         raise ModelError(f"no input can be made for it: {dtype_name(dtype)}", file=self.model.label, tensor=value.name)
-
-    def _impossible_input(self, value: Value) -> ModelError:
-        info = self.model.graph.infos.get(value.name)
-        if info is None or info.type.WhichOneof("value") in (None, "tensor_type"):
-            why, hint = "its shape or type is not declared", "declare the shape of this input"
-        else:
-            why, hint = f"it is {type_text(info.type)[0]}", "only tensors can be made up"
-        return ModelError(f"no input can be made for it: {why}", file=self.model.label, tensor=value.name, hint=hint)
 
     def _mask(self, role: Role, shape: tuple[int, ...], past: int, rng: np.random.Generator, draw: Draw) -> np.ndarray:
         if role == "image mask":
@@ -387,16 +384,15 @@ def index_bound(value: Value, model: Model) -> int | None:
 
     sizes = (table_entries(*lookup) or computed_entries(*lookup) for lookup in find_lookups(value, lowers_none))
     bound = min((size for size in sizes if size is not None), default=None)
-    return bound if bound is not None or not _counts_indices(value) else 2
+    if bound is not None:
+        return bound
 
-
-def _counts_indices(value: Value) -> bool:
     def counts(node: Node, index: int) -> bool:
         return moves_elements(node, index) or node.is_op("Add", "Clip", "Mul", "Sub")
 
     totals = (node.result() for node, index in find_readers(value, counts) if node.is_op(*TOTALS) and not index)
     uses = (use for total in totals for use in find_readers(total, counts))
-    return any(node.is_op(*GATHERING) and index == 1 for node, index in uses)
+    return 2 if any(node.is_op(*GATHERING) and index == 1 for node, index in uses) else None
 
 
 def _table_lengths(value: Value, model: Model) -> Iterator[Expr]:

@@ -100,15 +100,15 @@ def output_changes(
     """
     claims = [*map(_Claims, (before, after))]
     known = {symbol for dims in claims[1].inputs.dims.values() for dim in dims or () for symbol in dim.symbols}
-    observed = [[claim.observe(*each) for claim in claims] for each in zip(runs, shapes, strict=True)]
+    wrong = [[claim.contradicted_axes(*each) for claim in claims] for each in zip(runs, shapes, strict=True)]
     changes = []
     for name, now in claims[1].outputs.items():
         was = claims[0].outputs.get(name)
         if now is None or was == now or name not in claims[0].outputs:
             continue
         fault = ""  # which run contradicts it, where the original's declaration is better
-        for run, seen in zip(runs, observed, strict=True):
-            right, odd = (each.contradicted_axes(name) for each in seen)
+        for run, both in zip(runs, wrong, strict=True):
+            right, odd = (each.get(name, set()) for each in both)
             array = run.expected.get(name)
             if odd and not odd <= right and isinstance(array, np.ndarray):
                 fault = f", and is {list(array.shape)} at {run}"
@@ -138,46 +138,35 @@ class _Claims:
         """Return a dim in symbols of the inputs."""
         return read_dim(dim, self.inputs.groups)
 
-    def observe(self, run: Run, fed: Mapping[str, tuple[int, ...] | None]) -> _Observed:
-        """Return what a run on inputs of these shapes says of the dims."""
+    def contradicted_axes(self, run: Run, fed: Mapping[str, tuple[int, ...] | None]) -> dict[str, set[int]]:
+        """Return the axes of each output whose size in a run is not the declared one; -1 for another rank.
+
+        `fed` are the shapes of the inputs. A label that stands for no dim of these has one size, if it is one dim.
+        """
         sizes: dict[str, int] = {}
-        for input_name, dims in self.inputs.dims.items():
-            for dim, size in zip(dims or (), fed.get(input_name) or (), strict=False):
+        for input_name, input_dims in self.inputs.dims.items():
+            for dim, size in zip(input_dims or (), fed.get(input_name) or (), strict=False):
                 if dim.name is not None:
                     sizes.setdefault(dim.name, size)
-        shapes = {output: array.shape for output, array in run.expected.items() if isinstance(array, np.ndarray)}
+        arrays = {name: array for name, array in run.expected.items() if isinstance(array, np.ndarray)}
+        outputs = [(name, dims) for name, dims in self.outputs.items() if name in arrays and dims is not None]
+        declared = {name: (dims, arrays[name].shape) for name, dims in outputs}
         label_sizes: dict[Dim, set[int]] = {}
-        for output, output_dims in self.outputs.items():
-            for label, size in zip(output_dims or (), shapes.get(output, ()), strict=False):
-                label_sizes.setdefault(label, set()).add(size)
-        return _Observed(self, sizes, shapes, label_sizes)
+        for label, size in (pair for dims, shape in declared.values() for pair in zip(dims, shape, strict=False)):
+            label_sizes.setdefault(label, set()).add(size)
 
+        def is_wrong(label: Dim, size: int) -> bool:
+            if not isinstance(label, str):
+                return label is not None and label != size
+            expr = self.read(label)
+            return expr.evaluate(sizes) != size if expr.symbols <= sizes.keys() else len(label_sizes[label]) > 1
 
-class _Observed(Struct):
-    """The sizes of dims in one run."""
-
-    claims: _Claims
-    sizes: Mapping[str, int]  # of those of inputs, by symbol
-    shapes: Mapping[str, tuple[int, ...]]  # of outputs
-    label_sizes: Mapping[Dim, set[int]]  # of labels of outputs: one, if it is one dim
-
-    def contradicted_axes(self, name: str) -> frozenset[int]:
-        """Return the axes of an output whose size is not the declared one; -1 for another rank."""
-        dims, shape = self.claims.outputs.get(name), self.shapes.get(name)
-        if dims is None or shape is None:
-            return frozenset()
-        if len(dims) != len(shape):
-            return frozenset({-1})
-        axes = enumerate(zip(dims, shape, strict=True))
-        return frozenset(axis for axis, (dim, size) in axes if self._is_wrong(dim, size))
-
-    def _is_wrong(self, dim: Dim, size: int) -> bool:
-        if not isinstance(dim, str):
-            return dim is not None and dim != size
-        expr = self.claims.read(dim)
-        if expr.symbols <= self.sizes.keys():
-            return expr.evaluate(self.sizes) != size
-        return len(self.label_sizes[dim]) > 1
+        wrong: dict[str, set[int]] = {}
+        for name, (dims, shape) in declared.items():
+            axes = enumerate(zip(dims, shape, strict=False))
+            found = {axis for axis, (label, size) in axes if is_wrong(label, size)}
+            wrong[name] = found if len(dims) == len(shape) else {-1}
+        return wrong
 
 
 class Branch(Struct, frozen=True):

@@ -182,10 +182,23 @@ STEPS = 4  # that are looked into
 
 def find_leaks(case: LoweringCase, rng: np.random.Generator) -> Iterator[str]:
     """Yield the leaks, a sentence each: outputs that change with padding or unused slots."""
-    plain = _run_padded(case)
+    plain, sound, sizes = _run_padded(case), case.host.sound, case.host.contract.sizes
+
+    def fill_padding(port: Port, ids: Sequence[int], fed: np.ndarray) -> np.ndarray:
+        if (port.kind, port.by) != ("embedding", "source") or port.source is None:
+            return fed
+        rows, table = fed.reshape(sizes["source"], -1).copy(), case.host.tables[port.source.of]
+        padding = rows[len(ids) :]
+        padding[...] = table[rng.integers(0, len(table), len(padding))].reshape(padding.shape)
+        return np.asarray(rows.reshape(fed.shape))
+
     if case.source:
-        yield from _find_padding_leaks(case, rng, plain)
-    sound, sizes = case.host.sound, case.host.contract.sizes
+        with with_attributes(case.host, alter=fill_padding):
+            once, steps = (any(map(case.differ, a, b)) for a, b in zip(_run_padded(case), plain, strict=True))
+        if once:
+            yield "What padding holds changes what runs once for a source: the mask over the source does nothing there."
+        elif steps:
+            yield "What padding holds changes the logits: the mask over the source does nothing in the step."
     if sound is not None and sound < sizes["sound"] and sizes["capacity"] > 0:  # only the decoder tells what is valid
         methods = case.host.contract.methods
         masks = [(m, port) for m in methods for port in m.inputs if port.kind == "source_mask"]
@@ -283,27 +296,6 @@ def sound_lengths(host: AlteredHost, reference: OneSequence) -> list[int]:
     tried = (least, most // 3, most // 3 + sizes["stride"] // 2, (least + most) // 2, most - 1)
     legal = [reference.nearest_source(length) or length for length in tried]
     return sorted({length for length in legal if least <= length < most} | {most})
-
-
-def _find_padding_leaks(
-    case: LoweringCase, rng: np.random.Generator, plain: tuple[list[np.ndarray], list[np.ndarray]]
-) -> Iterator[str]:
-    size = case.host.contract.sizes["source"]
-
-    def noisy(port: Port, ids: Sequence[int], fed: np.ndarray) -> np.ndarray:
-        if (port.kind, port.by) != ("embedding", "source") or port.source is None:
-            return fed
-        rows, table = fed.reshape(size, -1).copy(), case.host.tables[port.source.of]
-        padding = rows[len(ids) :]
-        padding[...] = table[rng.integers(0, len(table), size - len(ids))].reshape(padding.shape)
-        return np.asarray(rows.reshape(fed.shape))
-
-    with with_attributes(case.host, alter=noisy):
-        once, steps = (any(map(case.differ, a, b)) for a, b in zip(_run_padded(case), plain, strict=True))
-    if once:
-        yield "What padding holds changes what runs once for a source: the mask over the source does nothing there."
-    elif steps:
-        yield "What padding holds changes the logits: the mask over the source does nothing in the step."
 
 
 def _run_padded(

@@ -29,8 +29,8 @@ from graphkit.verify.cause_search import (
     Arrays,
     Cause,
     Export,
+    array_relations,
     describe_difference,
-    describe_order,
     find_sole_cause,
     first_node,
     is_mended,
@@ -126,10 +126,15 @@ def _order_causes(case: LoweringCase) -> Iterator[str]:
             known = case.reference.cache.get(entries[name]) if name in entries else None
             if known is None or known.ndim != state.ndim or (np.array(known.shape) > state.shape).any():
                 continue
-            is_other = case.differ(state[tuple(map(slice, known.shape))], known)
-            if is_other and (text := describe_order(name, state, known, case.differ)):
-                yield f"The logits of step {number} are right, and what it keeps is not: {text}"
-                return
+            if not case.differ(state[tuple(map(slice, known.shape))], known):
+                continue
+            right = np.zeros_like(state)  # as unused slots, which are in the state too, hold zeros
+            right[tuple(map(slice, known.shape))] = known
+            for relation in array_relations(right, state, ("the original", f"'{name}'")):
+                is_alike = relation.expected.shape == relation.actual.shape
+                if is_alike and not case.differ(relation.actual, relation.expected):
+                    yield f"The logits of step {number} are right, and what it keeps is not: {relation.text}."
+                    return
 
 
 def _where_it_begins(case: LoweringCase, facts: Facts) -> str:

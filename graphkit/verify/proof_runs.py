@@ -231,19 +231,15 @@ def coverage_text(feeder: Feeder, runs: Sequence[Run]) -> str:
     """Return the coverage of runs: sizes, masks, edges of values; "" without runs."""
     if not runs:
         return ""
-    values = ", ".join(dict.fromkeys(run.elements for run in runs if run.elements))
-    return "; ".join(filter(None, [_sizes_text(runs), _masks_text(feeder, runs), values]))
-
-
-def _sizes_text(runs: Sequence[Run]) -> str:
     ends: dict[str, tuple[int, int]] = {}
-    for run in runs:
-        for name, size in run.dims.items():
-            low, high = ends.get(name, (size, size))
-            ends[name] = min(low, size), max(high, size)
-    texts = [f"{symbol(name)} {low:,}" + (f" to {high:,}" if low < high else "") for name, (low, high) in ends.items()]
-    more = [f"{count_things(len(texts) - MAX_DIMS, 'dim(s)')} more"] if len(texts) > MAX_DIMS else []
-    return ", ".join([*texts[:MAX_DIMS], *more])
+    for name, size in (item for run in runs for item in run.dims.items()):
+        low, high = ends.get(name, (size, size))
+        ends[name] = min(low, size), max(high, size)
+    sizes = [f"{symbol(name)} {low:,}" + (f" to {high:,}" if low < high else "") for name, (low, high) in ends.items()]
+    if len(sizes) > MAX_DIMS:
+        sizes[MAX_DIMS:] = [f"{count_things(len(sizes) - MAX_DIMS, 'dim(s)')} more"]
+    values = ", ".join(dict.fromkeys(run.elements for run in runs if run.elements))
+    return "; ".join(filter(None, [", ".join(sizes), _masks_text(feeder, runs), values]))
 
 
 def _masks_text(feeder: Feeder, runs: Sequence[Run]) -> str:

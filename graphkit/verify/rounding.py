@@ -14,7 +14,7 @@ original in float32 as the original is. A wrong rewrite is wrong in float32 too,
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -98,8 +98,19 @@ class _Converter:
                 inputs[name].name, names[fresh] = fresh, name
             if name in initializers:
                 initializers[name].name = fresh
-            dims = tuple(initializers[name].dims) if name in initializers and _may_be_moved(initializers[name]) else ()
-            casts += self._cast_nodes(fresh, name, dims)
+            tensor = initializers.get(name)
+            size = tensor.dims[-1] if tensor is not None and tensor.dims else 0  # of the axis along which it moves
+            array = inline_array(tensor) if tensor is not None else None
+            if array is not None and (np.abs(array.astype(np.float32)) >= LIKE_INFINITY).any():
+                size = 0  # what stands for infinity does not move
+            if self.rng is None or size < 1:
+                casts.append(helper.make_node("Cast", [fresh], [name], to=SINGLE))
+                continue
+            cast, factors = self._fresh(f"{name}_float32"), self._fresh(f"{name}_factors")
+            shaking = numpy_helper.from_array(self._shaking_factors((size,)))
+            casts.append(helper.make_node("Cast", [fresh], [cast], to=SINGLE))
+            casts.append(helper.make_node("Constant", [], [factors], value=shaking))
+            casts.append(helper.make_node("Mul", [cast, factors], [name]))
         for info in (*graph.input, *graph.output) if wide_inputs else graph.output:
             if self._is_half(info):
                 info.type.tensor_type.elem_type = SINGLE
@@ -122,16 +133,6 @@ class _Converter:
         graph.node.extend((*casts, *nodes))
         return names
 
-    def _cast_nodes(self, source: str, name: str, dims: tuple[int, ...]) -> Iterator[onnx.NodeProto]:
-        if self.rng is None or not dims or dims[-1] < 1:
-            yield helper.make_node("Cast", [source], [name], to=SINGLE)
-            return
-        cast, factors = self._fresh(f"{name}_float32"), self._fresh(f"{name}_factors")
-        shaking = numpy_helper.from_array(self._shaking_factors(dims[-1:]))
-        yield helper.make_node("Cast", [source], [cast], to=SINGLE)
-        yield helper.make_node("Constant", [], [factors], value=shaking)
-        yield helper.make_node("Mul", [cast, factors], [name])
-
     def _shaking_factors(self, shape: tuple[int, ...]) -> np.ndarray:
         assert self.rng is not None
         return (1 + self.rng.uniform(-HALF_UNITS[self.half], HALF_UNITS[self.half], shape)).astype(np.float32)
@@ -143,12 +144,6 @@ class _Converter:
         name = free_name(base, self.taken)
         self.taken.add(name)
         return name
-
-
-def _may_be_moved(tensor: onnx.TensorProto) -> bool:
-    """Whether none of its elements stands for infinity, as far as they are not in a file."""
-    array = inline_array(tensor)
-    return array is None or not (np.abs(array.astype(np.float32)) >= LIKE_INFINITY).any()
 
 
 FACTORS = {True: 2.0, False: 4.0}  # times as far as an original in float16, or in float32, moves; measured: at most 1.6

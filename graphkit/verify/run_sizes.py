@@ -113,8 +113,12 @@ def _wish_sizes(
         choices = {LONG: lengths.beyond, END: lengths.ends}
         special = next((choices[size] for size in (row.past, row.sequence) if size in choices), (0,))
         yield [_wish_of_symbols(legal, _sizes_by_role(row, length, has_past), number) for length in special]
-    common, varied = _common_sizes(legal), _vary_sizes(legal, successes)
-    for pair in itertools.zip_longest(common, varied):
+    lengths_alike: tuple[Axis, ...] = ("sequence", "total", "encoder", "other", "space")
+    common = (
+        _wish_of_symbols(legal, {"batch": batch, "past": 0, "channels": 3, **dict.fromkeys(lengths_alike, size)}, 0)
+        for batch, size in itertools.product((1, 2), COMMON)
+    )
+    for pair in itertools.zip_longest(common, _vary_sizes(legal, successes)):
         yield from ([wish] for wish in pair if wish is not None)
 
 
@@ -146,13 +150,6 @@ def _wish_of_symbols(legal: LegalSizes, sizes: Mapping[Axis, int], number: int) 
             choices = [base, 2 * base, base + 1, base + base // 2 + 1, base + 7, base + base // 4 + 8]
             wish[variable.name] = choices[(number + place) % len(choices)]
     return wish
-
-
-def _common_sizes(legal: LegalSizes) -> Iterator[dict[str, int]]:
-    for batch, size in itertools.product((1, 2), COMMON):
-        sizes: dict[Axis, int] = {"batch": batch, "past": 0, "channels": 3}
-        sizes.update(dict.fromkeys(("sequence", "total", "encoder", "other", "space"), size))
-        yield _wish_of_symbols(legal, sizes, 0)
 
 
 def _vary_sizes(legal: LegalSizes, successes: Sequence[Assignment]) -> Iterator[dict[str, int] | None]:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import fsspec
@@ -229,21 +229,13 @@ class HubFile(HttpFile):
             self._address = self._address.with_path(address, encoded=True)
 
 
-class _Place(NamedTuple):
-    """A repository, and a path in it."""
-
-    kind: str
-    repository: str
-    revision: str | None
-    path: str
-
-
-def _hub_place(url: str) -> _Place:
+def _hub_place(url: str) -> tuple[str, str, str | None, str]:
+    """Return the kind of a repository, its name and revision, and a path in it."""
     match = ADDRESS.fullmatch(url)
     if match is None:
         raise UsageError(f"{shown_url(url)}: names no repository of the hub - write hf://ORGANISATION/NAME")
     kind, repository, revision, path = match.groups()
-    return _Place(kind[:-2] if kind else "model", repository, unquote(revision) if revision else None, path or "")
+    return kind[:-2] if kind else "model", repository, unquote(revision) if revision else None, path or ""
 
 
 def hub_file(url: str) -> HubFile:
@@ -254,8 +246,8 @@ def hub_file(url: str) -> HubFile:
     match = ADDRESS.fullmatch(url)
     if match is None or not match[4]:
         raise UsageError(f"{shown_url(url)}: names no file of the hub - write hf://ORGANISATION/NAME/onnx/model.onnx")
-    place = _hub_place(url)
-    address = hf_hub_url(place.repository, place.path, repo_type=place.kind, revision=place.revision)
+    kind, repository, revision, path = _hub_place(url)
+    address = hf_hub_url(repository, path, repo_type=kind, revision=revision)
     headers = {name.title(): value for name, value in build_hf_headers(library_name="graphkit").items()}
     return HubFile(address, label=url, headers=headers)
 

@@ -41,19 +41,16 @@ def measure_pair(pair: Pair, array_a: np.ndarray, array_b: np.ndarray, tolerance
     if array_a.dtype.kind in "OUS" or not array_a.size:
         return Measured(pair, None, None, agrees=True)
     most = tolerance * max(1.0, difference.magnitude) if array_a.dtype.kind == "f" else 0.0
-    return Measured(pair, difference, _cosine_similarity(array_a.ravel(), array_b.ravel()), difference.absolute <= most)
-
-
-def _cosine_similarity(array_a: np.ndarray, array_b: np.ndarray) -> float | None:
-    product = squares_of_a = squares_of_b = 0.0
+    flat, product, squares_of_a, squares_of_b = (array_a.ravel(), array_b.ravel()), 0.0, 0.0, 0.0
     for start in range(0, array_a.size, BLOCK):
-        x, y = (array[start : start + BLOCK].astype(np.float64) for array in (array_a, array_b))
+        x, y = (array[start : start + BLOCK].astype(np.float64) for array in flat)
         known = np.isfinite(x) & np.isfinite(y) & ~((x <= FLOOR) & (y <= FLOOR))
         x, y = x[known], y[known]
         product, squares_of_a = product + float(x @ y), squares_of_a + float(x @ x)
         squares_of_b += float(y @ y)
     norm = float(np.sqrt(squares_of_a) * np.sqrt(squares_of_b))
-    return min(product / norm, 1.0) if norm else None
+    cosine = min(product / norm, 1.0) if norm else None
+    return Measured(pair, difference, cosine, difference.absolute <= most)
 
 
 def plain_array(array: np.ndarray) -> np.ndarray:
