@@ -51,12 +51,7 @@ def read_message(pipe: IO[bytes]) -> Message | None:
 
 def main(place: str, parent: str) -> None:
     """Serve requests until the parent process, of this id, is gone; `place` is that of the shared memory."""
-
-    def start() -> Callable[[Message], Message]:
-        arena, server = Arena(place), _Server()
-        return lambda request: server.reply(request, arena)
-
-    serve_requests(int(parent), start)
+    serve_requests(int(parent), lambda: partial(_Server().reply, arena=Arena(place)))
 
 
 def serve_requests(parent: int, start: Callable[[], Callable[[Message], Message]]) -> None:

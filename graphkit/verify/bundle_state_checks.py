@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from msgspec import structs
 
-from graphkit.contract.bundle_contract import BundleContract, BundleMethod, BundlePort, StateTensor
+from graphkit.contract.bundle_contract import BundleContract, BundlePort, StateTensor
 from graphkit.equivalence.originals import Originals
 from graphkit.errors import GraphkitError, ModelError, UsageError
 from graphkit.graph.uses import readers_beside
@@ -306,16 +306,8 @@ def widen_model(model: Model) -> Model:
 def widen_bundle(originals: Originals, folder: Path, contract: BundleContract) -> WideBundle | None:
     """Return a bundle, of twice the arena, and its originals in float32; None where a model is not converted."""
 
-    def state(tensor: StateTensor) -> StateTensor:
-        is_half = tensor.dtype == HALF
-        dtype = SINGLE if is_half else tensor.dtype
-        return replace(tensor, dtype=dtype, bytes=tensor.bytes << is_half, offset=2 * tensor.offset)
-
-    def ports(narrow: tuple[BundlePort, ...]) -> tuple[BundlePort, ...]:
-        return tuple(replace(port, dtype=SINGLE if port.dtype == HALF else port.dtype) for port in narrow)
-
-    def method(narrow: BundleMethod) -> BundleMethod:
-        return replace(narrow, inputs=ports(narrow.inputs), outputs=ports(narrow.outputs))
+    def widen(port: BundlePort) -> BundlePort:
+        return replace(port, dtype=SINGLE if port.dtype == HALF else port.dtype)
 
     try:
         wide = {model: widen_model(model) for model in originals.models}
@@ -325,6 +317,14 @@ def widen_bundle(originals: Originals, folder: Path, contract: BundleContract) -
         return None
     parts = (originals.encoder, originals.first, originals.step)
     encoder, first, step = (None if part is None else wide[part] for part in parts)
-    states, methods = tuple(map(state, contract.states)), tuple(map(method, contract.methods))
-    wide_contract = replace(contract, arena=2 * contract.arena, states=states, methods=methods)
+    states = []
+    for state in contract.states:
+        is_half = state.dtype == HALF
+        dtype = SINGLE if is_half else state.dtype
+        states.append(replace(state, dtype=dtype, bytes=state.bytes << is_half, offset=2 * state.offset))
+    methods = [
+        replace(each, inputs=tuple(map(widen, each.inputs)), outputs=tuple(map(widen, each.outputs)))
+        for each in contract.methods
+    ]
+    wide_contract = replace(contract, arena=2 * contract.arena, states=tuple(states), methods=tuple(methods))
     return WideBundle(Originals(encoder, first, step, is_changed=True), wide_contract, models)

@@ -284,6 +284,7 @@ class Defaults(Struct, frozen=True):
 
 MOST = 16  # tokens: some tokenizers add hundreds
 MOVES = PRESERVING | PICKING | {"Cast"}
+KEEPING_PLACES = (*MOVES, "Add", "And", "Mul", "Not", "Or", "Where")
 CHOOSING = ("ArgMax", "ArgMin", "TopK")
 TOKEN_FIELDS = ("_token_id", "_token_index")
 MAX_TOKENIZER_BYTES = 1 << 26  # of a tokenizer's file
@@ -303,7 +304,12 @@ def special_tokens(models: Sequence[Model], vocabulary: int) -> Special:
     These files are read where they are beside the models. Tokens are below `vocabulary`.
     """
     compared = {token: nodes for model in models for token, nodes in _compared_constants(model).items()}
-    pads = tuple(token for token, nodes in compared.items() if not any(map(_chooses_place, nodes)))
+    pads = list[int]()  # whose comparisons give a mask, and find no place, as those of an end token do
+    for token, nodes in compared.items():
+        values = [value for node in nodes for value in node.outputs if value is not None]
+        uses = (use for value in values for use in find_readers(value, lambda node, _: node.is_op(*KEEPING_PLACES)))
+        if not any(reader.is_op(*CHOOSING) for reader, _ in uses):
+            pads.append(token)
     named = list[int]()
     for folder in dict.fromkeys(model.path.parent for model in models if model.path is not None):
         for name in CONFIGURATIONS:
@@ -312,7 +318,7 @@ def special_tokens(models: Sequence[Model], vocabulary: int) -> Special:
         named += [int(text) for text in added if text.isdecimal()] if isinstance(added, Mapping) else []
         listed = _read_json(folder / "tokenizer.json").get("added_tokens")
         entries = [entry for entry in listed if isinstance(entry, Mapping)] if isinstance(listed, list) else []
-        named += [token for entry in entries if isinstance(token := entry.get("id"), int)]
+        named += [each for entry in entries if isinstance(each := entry.get("id"), int)]
     known = [token for token in dict.fromkeys([*compared, *named]) if 0 <= token < vocabulary and token not in pads]
     special = Special(known[:MOST])
     special.pads = tuple(token for token in pads if token < vocabulary)
@@ -340,16 +346,6 @@ def _compared_constants(model: Model) -> dict[int, list[Node]]:
             for token in model.array(tensor).ravel() if tensor is not None and is_small else ():
                 nodes_by_token.setdefault(int(token), []).append(node)
     return nodes_by_token
-
-
-def _chooses_place(node: Node) -> bool:
-    """Whether a comparison finds a place, as for an end token, rather than a mask."""
-
-    def keeps_places(node: Node, _: int) -> bool:
-        return node.is_op(*MOVES, "Add", "And", "Mul", "Not", "Or", "Where")
-
-    readers = (use for value in node.outputs if value is not None for use in find_readers(value, keeps_places))
-    return any(reader.is_op(*CHOOSING) for reader, _ in readers)
 
 
 def _of_configuration(plain: Mapping[str, object]) -> Iterator[int]:

@@ -79,24 +79,19 @@ def _undo_scales(host: AlteredHost, port: Port) -> Changes:
 
 
 def _undo_positions(host: AlteredHost, port: Port) -> Changes:
-    def looked_up(_: Sequence[int], fed: np.ndarray) -> np.ndarray:
-        rows = host.tables[port.of]
-        return rows[host.position] if host.position < len(rows) else fed
-
     if port.by == "position":
+        rows = host.tables[port.of]
         yield "Positions are added twice: the host feeds {name}, and the model adds them too.", lambda _, fed: 0 * fed
         yield "Positions are added twice: {name} is twice what it should be.", lambda _, fed: fed / 2
-        yield "The host feeds another row of {name} than that of the position.", looked_up
+        text = "The host feeds another row of {name} than that of the position."
+        yield text, lambda _, fed: rows[host.position] if host.position < len(rows) else fed
 
 
 def _undo_masks(host: AlteredHost, port: Port) -> Changes:
-    floor = host.contract.floor
-
-    def without_window(_: Sequence[int], mask: np.ndarray) -> np.ndarray:
-        return np.broadcast_to(slots_mask(host.position, host.contract.sizes["capacity"], 0, floor), mask.shape)
-
+    floor, slots = host.contract.floor, host.contract.sizes["capacity"]
     if port.source is not None and port.source.window:
-        yield "The contract gives {name} a window that it does not have: it is right without one.", without_window
+        text = "The contract gives {name} a window that it does not have: it is right without one."
+        yield text, lambda _, mask: np.broadcast_to(slots_mask(host.position, slots, 0, floor), mask.shape)
     text = "{name} is inverted: it is right with what is hidden and what is seen exchanged."
     yield text, lambda _, mask: np.where(mask == 0, np.asarray(floor, mask.dtype), np.asarray(0, mask.dtype))
     for step in (1, -1):
@@ -279,14 +274,12 @@ def _by_number(model: Model, contract: Contract, port: Port, table: np.ndarray) 
             return ComparedTable("", table, right, wrong, "the places of a source", len(table))
     is_step = port.by == "position"
     source, most = max(1, contract.sizes["source"]), min(contract.sizes["positions"], len(table))
-
-    def sizes(number: int) -> Sizes:
-        return Sizes(1, 1, number, source) if is_step else Sizes(1, number, 0, number)
-
-    def fits(array: np.ndarray) -> bool:
-        return array.dtype.kind == "f" and _place_row(array, table[0], 0, contract, is_step=is_step) is not None
-
-    runs = _tensor_runs(model, range(most) if is_step else range(1, len(table) + 1), sizes, fits)
+    runs = _tensor_runs(
+        model,
+        range(most) if is_step else range(1, len(table) + 1),
+        lambda number: Sizes(1, 1, number, source) if is_step else Sizes(1, number, 0, number),
+        lambda a: a.dtype.kind == "f" and _place_row(a, table[0], 0, contract, is_step=is_step) is not None,
+    )
     rows = {row.tobytes() for row in table}
 
     def known_rows(compared: ComparedTable) -> tuple[int, int]:

@@ -406,11 +406,9 @@ def prove_level(
     What exceeds the tolerance is left out where it is explained otherwise. Copies of the original whose data is moved
     a little count as the original does: see `graphkit.verify.quantized_rounding`.
     """
-
-    def is_left_out(run: Run, difference: Difference, actual: Output) -> bool:
-        return difference.scaled > tolerance and explains(run, difference, actual, tolerance)
-
-    measured = _measure_levels(runs, outputs, rewritten, is_left_out)
+    measured = _measure_levels(
+        runs, outputs, rewritten, lambda run, d, actual: d.scaled > tolerance and explains(run, d, actual, tolerance)
+    )
     worst = max((scaled for run in measured.differences for scaled in run.values()), default=0.0)
     if not measured.problem and worst <= tolerance:
         return LevelProof(len(runs), tolerance, worst)

@@ -221,9 +221,13 @@ def _compare_weights(
     if mine.data_type not in helper.get_all_tensor_dtypes() or mine.data_type == TensorProto.STRING:
         return None
     right = original.array(theirs) if theirs is not None else None
-    if theirs is None and twin.producer is not None and _is_constant(twin):
-        computed = next(run_part(original, [twin], lambda inputs: () if inputs else ({},)), {})
-        right = computed.get(twin.name)
+    if theirs is None and twin.producer is not None:
+        sources = walk_breadth_first(
+            [twin], lambda each: () if each.is_constant or each.producer is None else each.producer.inputs
+        )
+        nodes = [source.producer for source in sources if not source.is_constant]
+        if not any(node is None or node.bodies or node.is_op("Shape", "Size") for node in nodes):
+            right = next(run_part(original, [twin], lambda inputs: () if inputs else ({},)), {}).get(twin.name)
     array = candidate.array(mine)
     if right is None or (right.dtype, right.shape) != (array.dtype, array.shape):
         return None
@@ -233,15 +237,6 @@ def _compare_weights(
     count = int(differ.sum())
     first = tuple(int(index) for index in np.argwhere(differ)[0]) if count else ()
     return WrongWeight(candidate.name, value.name, count, array.size, first, right)
-
-
-def _is_constant(value: Value) -> bool:
-    def sources(source: Value) -> Sequence[Value | None]:
-        return () if source.is_constant or source.producer is None else source.producer.inputs
-
-    computed = (source for source in walk_breadth_first([value], sources) if not source.is_constant)
-    nodes = (source.producer for source in computed)
-    return not any(node is None or node.bodies or node.is_op("Shape", "Size") for node in nodes)
 
 
 def _find_wrong_attributes(originals: Sequence[Model], candidate: Model) -> Iterator[WrongAttribute]:

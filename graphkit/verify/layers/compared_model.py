@@ -248,11 +248,7 @@ class Steps:
         """Load what gives a value, once, and give a function that runs it with other arrays for what is held."""
         part, inputs = self._make_part(self.relevant & self._needed_nodes([value], self.held), [value])
         with IsolatedSession(part, prepack=False, provider=self.provider) as session:
-
-            def run(arrays: Mapping[Value, np.ndarray]) -> np.ndarray:
-                return session.run({**inputs, **{each.name: array for each, array in arrays.items()}})[value.name]
-
-            yield run
+            yield lambda arrays: session.run({**inputs, **{v.name: a for v, a in arrays.items()}})[value.name]
 
     def _make_part(self, nodes: set[Node], outputs: Sequence[Value]) -> tuple[Model, dict[str, np.ndarray]]:
         computed = {value for node in nodes for value in node.outputs}
@@ -291,14 +287,11 @@ def legal_feeds(
     feeder = Feeder(a, legal_sizes(a, spec | DimSpec.of(numbers), relations), arrays, seed)
     flags = feeder.flags()[0]
     legal = feeder.legal(flags)
-
-    def telling_dims(dims: dict[str, int]) -> tuple[int, int]:
-        sizes = [dims[variable.name] for variable in legal.variables if variable.name in dims]
-        return sum(size > 1 for size in sizes), min(sum(sizes), TELLING)
-
+    names = {variable.name for variable in legal.variables}
     proposals = itertools.islice(propose_assignments(legal, [], lengths=lengths_of(a)), MAX_TRIED)
-    legal_dims = sorted((each.dims for each in proposals), key=telling_dims, reverse=True)
-    for dims in legal_dims if legal.variables else [{}]:
+    sized = [(each.dims, [size for name, size in each.dims.items() if name in names]) for each in proposals]
+    sized.sort(key=lambda item: (sum(size > 1 for size in item[1]), min(sum(item[1]), TELLING)), reverse=True)
+    for dims in [dims for dims, _ in sized] if legal.variables else [{}]:
         yield feeder.feed(dims, flags, 0)
 
 
