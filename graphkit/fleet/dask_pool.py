@@ -143,9 +143,8 @@ class DaskPool:
 
     def _alone_error(self) -> GraphkitError:
         problem = f"there has been no worker for {SECONDS_WITHOUT_WORKERS:g} s"
-        return GraphkitError(
-            f"{self._name}: {problem} - start some with `dask worker {self._scheduler or ''}`; {AGAIN}"
-        )
+        hint = f"start some with `dask worker {self._scheduler or ''}`; {AGAIN}"
+        return GraphkitError(f"{self._name}: {problem} - {hint}")
 
 
 def _cluster_here(workers: int) -> LocalCluster:

@@ -92,10 +92,9 @@ class Bundle:
             check_bundle(Path(folder), self.contract)
         packed, chosen = packed_files(self.contract), as_provider(provider)
         if chosen.capture:
-            raise UsageError(
-                f"provider '{chosen}': {chosen.capture} is for fixed shapes, and a bundle takes prompts of any length "
-                "- leave it out, or lower the export, whose models have fixed shapes"
-            )
+            problem = f"{chosen.capture} is for fixed shapes, and a bundle takes prompts of any length"
+            hint = "leave it out, or lower the export, whose models have fixed shapes"
+            raise UsageError(f"provider '{chosen}': {problem} - {hint}")
         self._sessions = Sessions(Path(folder), threads, prepack, optimize, packed, self._open, provider=chosen)
         states = [state for state in self.contract.states if state.initial is None]
         method, initial = self.contract.method("init"), dict[str, np.ndarray]()
@@ -390,9 +389,8 @@ class Bundle:
         counts = [known[name].shape[axes[name]] for name in known if axes[name] < known[name].ndim]
         rows = max(1 if prompt is None else len(as_rows(prompt)), *(counts or [1]))
         if rows * search.beams > most:
-            raise UsageError(
-                f"{rows * search.beams} rows and beams, and the bundle takes {most} - make one of a larger --batch"
-            )
+            count = f"{rows * search.beams} rows and beams"
+            raise UsageError(f"{count}, and the bundle takes {most} - make one of a larger --batch")
         warn_of_settings(rules, self._sessions.folder, has_beams=beams is not None, has_prompt=prompt is not None)
         tokens, mask, rest = told_apart(method, prompt, mask, by_name, {})
         begins = self._begins_with(tokens, rest)
@@ -464,10 +462,8 @@ class Bundle:
             most = next(each.most for each in self.contract.lengths if each.name == change.length)
             past = 0 if method.when == "once" else int(state.lengths[change.length][0])
             if past + count > most:
-                raise UsageError(
-                    f"{count} tokens do not fit: {past} of {most} slots are in use - reset, or make a bundle of more "
-                    "slots"
-                )
+                problem = f"{count} tokens do not fit: {past} of {most} slots are in use"
+                raise UsageError(f"{problem} - reset, or make a bundle of more slots")
         if set(method.access.values()) <= {"none"}:
             return self._methods.run(method, feeds, fed.sizes)
         if method.when != "once" and state.rows and rows != state.rows:

@@ -103,10 +103,8 @@ class SamplingOptions(Struct, frozen=True):
     def __post_init__(self) -> None:
         is_whole = all(isinstance(number, int | np.integer) for number in (self.seed, self.top_k))
         if not (is_whole and 0 < self.temperature < np.inf and self.top_k >= 0 and 0 < self.top_p <= 1):
-            raise UsageError(
-                f"{self}: give a whole seed, a finite temperature above 0, a whole top_k of at least 0, and a top_p "
-                "above 0, up to 1"
-            )
+            bounds = "a finite temperature above 0, a whole top_k of at least 0, and a top_p above 0, up to 1"
+            raise UsageError(f"{self}: give a whole seed, {bounds}")
 
     def draw(self, scores: np.ndarray, row: int, given: int) -> int:
         """Return a token for a row that has so many, from its scores, [vocabulary]; of equals at a bound, all count."""

@@ -95,10 +95,8 @@ def read_memory(given: object, weights: MemoryWeights, threshold: int, folder: P
         given = getattr(given, "model", None)
         modules = {type(given).__module__.partition(".")[0]}
     if "onnx_ir" not in modules or not hasattr(given, "clone") or not hasattr(given, "graphs"):
-        raise UsageError(
-            f"a {type(given).__module__}.{type(given).__qualname__} is no model - give a path, an onnx.ModelProto, an "
-            "onnx_ir.Model (of 0.1.14 or newer) or a torch.onnx.ONNXProgram"
-        )
+        kinds = "a path, an onnx.ModelProto, an onnx_ir.Model (of 0.1.14 or newer) or a torch.onnx.ONNXProgram"
+        raise UsageError(f"a {type(given).__module__}.{type(given).__qualname__} is no model - give {kinds}")
     return _read_ir(given, weights, threshold)
 
 

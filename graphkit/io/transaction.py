@@ -207,10 +207,8 @@ def _putting_back(target: Path, work: Path) -> Iterator[None]:
         yield
     except (OSError, OutputError) as error:
         reason = error.strerror if isinstance(error, OSError) else "something else stands there"
-        raise _StuckError(
-            f"{target}: the file from before cannot be put back: {reason} - it is in {work / OLD}; "
-            "move it, then remove that folder"
-        ) from error
+        hint = f"it is in {work / OLD}; move it, then remove that folder"
+        raise _StuckError(f"{target}: the file from before cannot be put back: {reason} - {hint}") from error
 
 
 def _folder_prefix(target: Path) -> str:

@@ -44,11 +44,8 @@ def optimized(model: ModelLike) -> Model:
     try:
         serialized = optimize_bytes(model.proto.SerializeToString())
     except ToolError as error:
-        raise ModelError(
-            f"onnxoptimizer fails: {' '.join(str(error).split())[:200]}",
-            file=model.file,
-            hint="report without --optimize",
-        ) from error
+        problem = f"onnxoptimizer fails: {' '.join(str(error).split())[:200]}"
+        raise ModelError(problem, file=model.file, hint="report without --optimize") from error
     return Model.from_proto(onnx.ModelProto.FromString(serialized))
 
 

@@ -178,10 +178,9 @@ class Worker:
                     if answer is None:
                         self._process.kill()
                         self._process.wait()
-                        raise GraphkitError(
-                            f"the process that runs models does not start: {self._last_words() or 'no message'} - "
-                            "see whether `python -c 'import onnxruntime'` works"
-                        )
+                        hint = "see whether `python -c 'import onnxruntime'` works"
+                        problem = f"the process that runs models does not start: {self._last_words() or 'no message'}"
+                        raise GraphkitError(f"{problem} - {hint}")
                     self.is_ready, answer = True, None
                 end = 0
                 for key, value in values.items():

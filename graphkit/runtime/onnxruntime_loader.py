@@ -73,9 +73,8 @@ def open_model(
     # without its fallback, which would try the same once more, and print to stdout
     session = onnxruntime.InferenceSession(path_or_bytes, options, providers=providers or None, enable_fallback=0)
     if find_provider(provider.name).runtime_name not in session.get_providers():  # onnxruntime took the CPU instead
-        raise ProviderError(
-            f"provider '{provider.name}' does not start - see whether its driver and libraries are there"
-        )
+        hint = "see whether its driver and libraries are there"
+        raise ProviderError(f"provider '{provider.name}' does not start - {hint}")
     return session
 
 

@@ -185,12 +185,9 @@ class InputGenerator:
                 continue
             total += max(BITS.get(declared.dtype, 64) // 8, 1) * math.prod(shape)
             if total > self._most or math.prod(filter(None, shape)) > MAX_ELEMENTS:  # numpy holds no dims above 2**63
-                raise TooLargeError(
-                    f"no input can be made for it: {list(shape)} is too large",
-                    file=self.model.label,
-                    tensor=value.name,
-                    hint="give smaller sizes with --dim or --input",
-                )
+                problem = f"no input can be made for it: {list(shape)} is too large"
+                hint = "give smaller sizes with --dim or --input"
+                raise TooLargeError(problem, file=self.model.label, tensor=value.name, hint=hint)
         feed: dict[str, np.ndarray] = {}
         for value in self.model.roles.inputs:
             if (array := known.get(value.name)) is not None:

@@ -234,10 +234,9 @@ def measure_prompt(originals: Originals, alone: Originals) -> float:
         return 0.0
     if rows is not None and len(tables) != 1:
         names = " and ".join(model.name for model in tables) or "no model here"
-        raise UsageError(
-            f"{first.name}: {names} may make its '{rows.name}' of tokens, so that its prompt cannot be compared with "
-            f"steps - leave one such table beside it, or lower {step.name} alone"
-        )
+        problem = f"{names} may make its '{rows.name}' of tokens, so that its prompt cannot be compared with steps"
+        hint = f"leave one such table beside it, or lower {step.name} alone"
+        raise UsageError(f"{first.name}: {problem} - {hint}")
     tokens = _random_tokens(value, first if rows is None else step, step, count)
     prompt, mask, later = tokens, np.ones_like(tokens), Oracle(alone)
     if rows is not None:

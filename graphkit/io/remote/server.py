@@ -213,10 +213,8 @@ class Parts:
 
     def _full_error(self, error: Exception) -> OutputError:
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "it is too long"
-        return OutputError(
-            f"{self._label}: what is fetched of it is kept in {self.path.parent.parent.parent}, which takes no more: "
-            f"{reason} - name a folder with more space in TMPDIR"
-        )
+        problem = f"what is fetched of it is kept in {self.path.parent.parent.parent}, which takes no more: {reason}"
+        return OutputError(f"{self._label}: {problem} - name a folder with more space in TMPDIR")
 
 
 def join_spans(spans: Iterable[Span], gap: int = 0) -> list[Span]:

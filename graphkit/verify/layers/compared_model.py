@@ -299,10 +299,8 @@ def rename_feed(a: Model, b: Model, feed: Feed, arrays: Feed, names_in_b: Mappin
     """Return the feed of B for a feed of A. Raises UsageError for an input that A has not, and that was not given."""
     feed_of_b = {names_in_b.get(name, name): array for name, array in {**arrays, **feed}.items()}
     if name := next((name for name in fed_inputs(b) if name not in feed_of_b), ""):
-        raise UsageError(
-            f"{b.label}: its input '{name}' is not one of {a.label} - name the one with --map NAME={name}, or give an "
-            "array with --inputs"
-        )
+        hint = f"name the one with --map NAME={name}, or give an array with --inputs"
+        raise UsageError(f"{b.label}: its input '{name}' is not one of {a.label} - {hint}")
     return {value.name: feed_of_b[value.name] for value in b.graph.inputs if value.name in feed_of_b}
 
 
