@@ -39,6 +39,7 @@ FeedKind = Literal["user", "tokens", "mask", "state", "length", "kept", "indices
 Update = Literal["slots", "ring", "whole", "swap"]
 Access = Literal["none", "read", "write", "read and write"]
 When = Literal["init", "once", "step", "reorder"]
+FED = ("tokens", "mask", "user")  # kinds of sources that a caller gives
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,6 @@ class LengthChange:
     length: Name  # its name
     input: Name  # the input
     axis: Count  # its axis
-
-
-FED = ("tokens", "mask", "user")  # kinds of sources that a caller gives
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,10 @@ KINDS = {
     "once": (*FED, "state", "length", "kept"),
     "step": (*FED, "state", "length", "kept"),
 }  # of sources of a bundle's inputs, by when the method runs
+LONGEST = 300  # characters of an error
+SHOWN = 60  # of a value in it
+FOR_PEOPLE = (".md", ".mjs")  # suffixes of files that no host reads
+AGAIN = "make the folder again, or copy it again from where it was made"
 
 
 def record_problems(proof: ProofRecord, files: Mapping[str, FileRecord], read: Iterable[str]) -> Iterator[str]:
@@ -286,12 +290,6 @@ def _method_input(port: BundlePort, method: BundleMethod, lengths: set[str]) -> 
         yield "is larger than what a caller can give"
     elif source.kind in ("tokens", "mask") and not port.shape:
         yield "has no axis of rows"
-
-
-LONGEST = 300  # characters of an error
-SHOWN = 60  # of a value in it
-FOR_PEOPLE = (".md", ".mjs")  # suffixes of files that no host reads
-AGAIN = "make the folder again, or copy it again from where it was made"
 
 
 class _Form(NamedTuple):

@@ -89,6 +89,8 @@ GUIDE_RULES = {
     "num_beams": "the export searches with {} beams",
     "not_followed": "the export chooses tokens by {} too, which no host follows",
 }
+LOOPS = {"c": "cpp", "kotlin": "kt", "python": "py", "rust": "rs"}
+LOWERED_LOOPS = ("c", "kotlin", "python")
 
 
 class Constant(NamedTuple):
@@ -553,7 +555,3 @@ def shape_row(name: str, dtype: str, shape: Sequence[object]) -> Row:
 
 def _docstring_text(text: str) -> str:
     return comment_text(text).replace("\\", r"\\").replace('"', r"\"")
-
-
-LOOPS = {"c": "cpp", "kotlin": "kt", "python": "py", "rust": "rs"}
-LOWERED_LOOPS = ("c", "kotlin", "python")

@@ -27,6 +27,7 @@ PROCESS = __name__  # the module whose main does tasks
 MOST_TASKS = 1000  # of a process
 MOST_LEFT = 256 << 20  # bytes that tasks may leave behind in a process
 ROOM = 32 << 20  # bytes for what is imported as it is needed
+AHEAD = 2  # tasks for each process that wait or run: no list of all tasks is kept
 
 
 class TaskProcess:
@@ -91,9 +92,6 @@ def _reply_to_task(row_of: Callable[[SurveyTask], Row], floor: int, request: Mes
     except (MemoryError, EncodeError):  # the second is how protobuf says that memory ran out where it writes
         return {}
     return {"row": row, "left": allocated_bytes() - floor}
-
-
-AHEAD = 2  # tasks for each process that wait or run: no list of all tasks is kept
 
 
 def memory_of_each(jobs: int, limits: Limits) -> int:

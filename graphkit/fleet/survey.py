@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 DEFAULT = RowOptions()
+MARK = b"graphkit.survey"  # key of the metadata of a table
+PART_ROWS, PART_SECONDS = 64, 5.0  # rows of a part at most, and seconds until one is written
+AT_ONCE = 16  # parts that are read
+OTHER_FILE = "name another file"
 
 
 class Executor(Protocol):
@@ -90,10 +94,6 @@ def survey_models(
     return Survey(len(revisions), len(kept), errors, time.monotonic() - start)
 
 
-MARK = b"graphkit.survey"  # key of the metadata of a table
-PART_ROWS, PART_SECONDS = 64, 5.0  # rows of a part at most, and seconds until one is written
-
-
 @dataclass(frozen=True)
 class RowParts:
     """Where parts are written, and their columns: plain values, which can be sent to other machines."""
@@ -153,10 +153,6 @@ try:
     import fcntl
 except ImportError:  # Windows: there two surveys into one table are not noticed
     fcntl = None  # type: ignore[assignment]
-
-
-AT_ONCE = 16  # parts that are read
-OTHER_FILE = "name another file"
 
 
 def read_table(table: str) -> pa.Table:

@@ -48,6 +48,8 @@ COLUMNS: Mapping[str, type] = {
     "notes": int,
     "seconds": float,
 }  # and one for each kind of finding, and for each target
+STREAM = "-"
+UNKNOWN = "?"  # the data files of a model that could not be read so far
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,10 +128,6 @@ def failed_row(task: SurveyTask, error: str, seconds: float) -> Row:
 def _escape_text(text: str) -> str:
     """Return a text with the bytes of names that are not UTF-8, which a table cannot have, as escapes."""
     return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
-
-
-STREAM = "-"
-UNKNOWN = "?"  # the data files of a model that could not be read so far
 
 
 def models_of(sources: Iterable[str], stdin: Iterable[str]) -> dict[str, str]:

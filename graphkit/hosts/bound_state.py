@@ -15,6 +15,8 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.runtime.providers import CPU, Provider
 from graphkit.runtime.session import BoundSession, DeviceArray, IsolatedBinding, IsolatedSession, Session
 
+Binding = BoundSession | IsolatedBinding
+
 
 class BundleState(Mapping[str, np.ndarray]):
     """The state of one user of a bundle: each tensor by name, as a view of the arena.
@@ -243,9 +245,6 @@ def _device_array(memory: object, array: np.ndarray) -> DeviceArray | None:
         return DeviceArray(memory, array)
     except Exception:  # onnxruntime's errors have no common base
         return None
-
-
-Binding = BoundSession | IsolatedBinding
 
 
 @dataclass

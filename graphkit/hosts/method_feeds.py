@@ -23,6 +23,7 @@ from graphkit.model import Model, load
 
 Tokens = int | npt.ArrayLike
 Inputs = Mapping[str, npt.ArrayLike]
+MOVING = ("TensorScatter", "ScatterND", "Identity", "Gather")  # what gives its first input, some elements changed
 
 
 class Feeds(Struct, frozen=True):
@@ -176,9 +177,6 @@ def as_array(what: str, given: npt.ArrayLike) -> np.ndarray:
         return np.asarray(given)
     except ValueError as error:
         raise UsageError(f"'{what}' is no array: {error}") from error
-
-
-MOVING = ("TensorScatter", "ScatterND", "Identity", "Gather")  # what gives its first input, some elements changed
 
 
 def check_folder(folder: Path, contract: AnyContract, record: str, *, checksums: bool = False) -> None:

@@ -38,6 +38,11 @@ LOOKALIKES: tuple[tuple[int, bytes, str, str], ...] = (
     (8, b'{"', "a safetensors file", "export the model to ONNX first"),
 )
 PAGES = (b"<!doctype html", b"<html")
+CONFIGURATIONS = ("generation_config.json", "config.json")
+TOKENIZER: tuple[str, ...] = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "source.spm", "target.spm", "chat_template.jinja",
+)  # fmt: skip
 
 
 class Source(Struct, frozen=True):
@@ -147,13 +152,6 @@ def _nests_too_deep(content: bytes) -> bool:
         if depth > MAX_TEXT_DEPTH:
             return True
     return False
-
-
-CONFIGURATIONS = ("generation_config.json", "config.json")
-TOKENIZER: tuple[str, ...] = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-    "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "source.spm", "target.spm", "chat_template.jinja",
-)  # fmt: skip
 
 
 def find_beside(folder: Path, names: Iterable[str] = (*CONFIGURATIONS, *TOKENIZER)) -> dict[str, Path]:

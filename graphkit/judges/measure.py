@@ -36,6 +36,11 @@ from graphkit.runtime.session import SmallModel, run_small_models
 from graphkit.shapes import infer
 from graphkit.targets import Atom, Observation
 
+MOST_CONDITIONS = 4  # conditions of an operator, any of which is enough
+PLANES = (8, 16, 32)  # elements by which devices lay out tensors
+LOSSES = (2, 0)  # how many models that are taken a condition may lose for one that is refused; others take up the rest
+Where = Mapping[str, Any]  # a condition as a target file has it
+
 
 class Measured(NamedTuple):
     """How a target is measured: its judge, what the target is, and which device of the judge, "" for the only one."""
@@ -252,12 +257,6 @@ def _name_lines(names: Sequence[str]) -> Iterator[str]:
             line = "  "
         line += part
     yield line
-
-
-MOST_CONDITIONS = 4  # conditions of an operator, any of which is enough
-PLANES = (8, 16, 32)  # elements by which devices lay out tensors
-LOSSES = (2, 0)  # how many models that are taken a condition may lose for one that is refused; others take up the rest
-Where = Mapping[str, Any]  # a condition as a target file has it
 
 
 class FittedFact(Struct, frozen=True):

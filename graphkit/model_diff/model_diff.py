@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -55,6 +55,15 @@ KINDS = {"values": "other values", "dtype": "another dtype", "dims": "other dims
 KINDS |= {"removed": "removed", "added": "added"}
 MOST_ROWS = 40
 MOST_NOTES = 8  # of one kind that are told one by one, in the text
+COLUMNS = "Section | In A:code | In B:code | Difference | A | B"
+Row = tuple[str, str, str, str, str | int | None, str | int | None]
+TOLD = {"graph", "functions", "opset_import"}  # fields of a model that other sections tell of
+TOLD_OF_GRAPH = {
+    *("node", "initializer", "sparse_initializer", "input", "output", "value_info"),
+    "quantization_annotation",  # which is told for each tensor
+}
+Annotated = tuple[frozenset[tuple[str, Hashable]], str, str]  # what it says, of which tensor, and that in words
+SHORT = 160  # characters of a text
 
 
 @dataclass(frozen=True)
@@ -290,10 +299,6 @@ def _joined_rows(headings: str, joined: Sequence[tuple[str, tuple[str | None, ..
         yield Prose(f"... and {len(joined) - MOST_ROWS:,} more in the JSON report.")
 
 
-COLUMNS = "Section | In A:code | In B:code | Difference | A | B"
-Row = tuple[str, str, str, str, str | int | None, str | int | None]
-
-
 def is_dearer(costs: CostChange) -> bool:
     """Whether B has more bytes, more multiply-accumulates or a higher peak of memory; not where they are not known."""
     a, b = costs.before, costs.after
@@ -310,13 +315,6 @@ def cost_blocks(costs: CostChange) -> Iterator[Block]:
 
 
 # Differences beside nodes and weights: inputs, outputs, operator sets, functions, metadata.
-
-
-TOLD = {"graph", "functions", "opset_import"}  # fields of a model that other sections tell of
-TOLD_OF_GRAPH = {
-    *("node", "initializer", "sparse_initializer", "input", "output", "value_info"),
-    "quantization_annotation",  # which is told for each tensor
-}
 
 
 def interface_changes(interfaces: Interfaces) -> Iterator[Change]:
@@ -398,10 +396,7 @@ def _notes(message: Message, without: set[str]) -> Iterator[tuple[str, str]]:
             yield entry.name, as_text(value) if isinstance(value, str | bytes) else str(value)
 
 
-Pairs = Iterable[tuple[Value, Value]]
-
-
-def note_changes(matching: NodeMatching, weights: Pairs, a: Model, b: Model) -> Iterator[NoteChange]:
+def note_changes(matching: NodeMatching, weights: Sequence[tuple[Value, Value]]) -> Iterator[NoteChange]:
     """Yield the notes that differ of what both models have, one for each note; `weights` are constants that match."""
     inputs, outputs = matching.interface.inputs.pairs, matching.interface.outputs.pairs
     nodes, tensors = matching.forth.items(), [(x, tensor_of(x), tensor_of(y)) for x, y in weights]
@@ -414,7 +409,7 @@ def note_changes(matching: NodeMatching, weights: Pairs, a: Model, b: Model) -> 
     for kind, name, before, after in notes:
         for each in changed_entries(before, after) if before != after else ():
             yield NoteChange(f"{each.what} of {kind} '{name}'", each.before, each.after, note=each.what, of=kind)
-    mine, theirs = (_annotations(model, matching) for model in (a, b))
+    mine, theirs = (_annotations(model, matching) for model in matching.models)
     for token in dict.fromkeys([*mine, *theirs]):
         sides = mine.get(token, []), theirs.get(token, [])
         said = [Counter(each for each, _, _ in side) for side in sides]
@@ -441,9 +436,6 @@ def _port_notes(value: Value) -> dict[str, str]:
     return notes | {name: as_text(text) for name, text in denotations.items() if text}
 
 
-Annotated = tuple[frozenset[tuple[str, Hashable]], str, str]  # what it says, of which tensor, and that in words
-
-
 def _annotations(model: Model, matching: NodeMatching) -> dict[Hashable, list[Annotated]]:
     """Return the annotations by the tensors that they are for, those of A as the tensors of B that they are."""
 
@@ -460,9 +452,6 @@ def _annotations(model: Model, matching: NodeMatching) -> dict[Hashable, list[An
         words = ", ".join(f"{key} '{name}'" for key, name in props(each.quant_parameter_tensor_names).items())
         annotations.setdefault(token(each.tensor_name), []).append((said, as_text(each.tensor_name), words))
     return annotations
-
-
-SHORT = 160  # characters of a text
 
 
 def changed_entries(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Change]:
@@ -532,7 +521,7 @@ def diff(a: ModelLike, b: ModelLike, options: DiffOptions = DiffOptions()) -> Mo
     shapes, findings = zip(*((infer(model), findings_of(model, target)) for model in models), strict=True)
     matching = match_nodes(first, second, shapes)
     nodes, constants = node_changes(matching)
-    weights = weight_changes(matching, constants, first, second)
+    weights = weight_changes(matching, constants)
     changes = tuple(finding_changes(*findings))
     return ModelDiff(
         a=first.label,
@@ -544,7 +533,7 @@ def diff(a: ModelLike, b: ModelLike, options: DiffOptions = DiffOptions()) -> Mo
         ),
         metadata=(
             *metadata_changes(first, second),
-            *note_changes(matching, weights.pairs, first, second),
+            *note_changes(matching, weights.pairs),
             *declaration_changes(matching),
         ),
         nodes=nodes,

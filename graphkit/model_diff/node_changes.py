@@ -26,6 +26,9 @@ from graphkit.shapes import Shapes
 from graphkit.symbolic.expr import Expr
 
 ReadConstants = dict[tuple[Value, Value], None]  # constants of A and of B that nodes read at the same place
+Dims = tuple[Expr, ...] | None
+# Of a diff, in the order of its text
+WeightKind = Literal["values", "dtype", "dims", "removed", "added", "storage"]
 
 
 class _Reading:
@@ -167,9 +170,6 @@ def _text(node: Node, name: str) -> str | None:
     return f"{attribute_text(default)} (default)" if default is not None else None
 
 
-Key = Callable[[Value, int], Hashable]  # of a constant and its number
-
-
 class Weights(Struct, frozen=True):
     """The constants that differ."""
 
@@ -215,13 +215,13 @@ class _Side(Struct, frozen=True, eq=False, dict=True):
         return not is_matched and bool(value.consumers or value.scope not in self.matched_graphs)
 
 
-def weight_changes(matching: NodeMatching, read: ReadConstants, a: Model, b: Model) -> Weights:
+def weight_changes(matching: NodeMatching, read: ReadConstants) -> Weights:
     """Return the constants that differ; `read` are those that nodes read at the same places."""
     graphs = {graph for pair in matching.graphs for graph in (pair.a, pair.b)}  # a function of one model is none
-    scopes = [tuple(all_scopes(tuple(root for root in model.scopes if root in graphs))) for model in (a, b)]
+    scopes = [tuple(all_scopes(tuple(root for root in each.scopes if root in graphs))) for each in matching.models]
     graphs |= {graph for pair in matching.moves for graph in (pair.a, pair.b)}
-    mine = _Side(matching, a, scopes[0], graphs, matching.forth)
-    theirs = _Side(matching, b, scopes[1], graphs, matching.back)
+    mine = _Side(matching, matching.models[0], scopes[0], graphs, matching.forth)
+    theirs = _Side(matching, matching.models[1], scopes[1], graphs, matching.back)
     pairs = list(_pair_constants(matching, read, mine, theirs))
     changes = [change for value_a, value_b in pairs for change in _weight_changes(value_a, value_b, mine, theirs)]
     paired = {value for pair in pairs for value in pair}
@@ -248,7 +248,7 @@ def _pair_constants(
     for graphs in (*matching.graphs, *matching.moves):
         rest_a = [value for value in graphs.a.values.values() if value in mine.numbers and value not in done[0]]
         rest_b = [value for value in graphs.b.values.values() if value in theirs.numbers and value not in done[1]]
-        keys: tuple[Key, ...] = (
+        keys: tuple[Callable[[Value, int], Hashable], ...] = (  # of a constant and its number
             lambda value, number: (value.name, number),
             lambda _, number: number,
             # not the name of a node that an exporter counted, as `Constant_3_output_0`
@@ -320,9 +320,6 @@ def _storage_text(value: Value) -> str:
     return "default of an input" if value.kind == "input" else "initializer"
 
 
-Dims = tuple[Expr, ...] | None
-
-
 def shape_changes(matching: NodeMatching, shapes: tuple[Shapes, Shapes]) -> Iterator[ShapeChange]:
     """Yield the tensors that matching nodes compute in another dtype or dims.
 
@@ -390,10 +387,6 @@ def declaration_changes(matching: NodeMatching) -> Iterator[NoteChange]:
         yield NoteChange("declared types", texts.get("A"), texts.get("B"))
     if counts["both"]:
         yield NoteChange("types that are declared otherwise", texts["both"], texts["both"])
-
-
-# Of a diff, in the order of its text
-WeightKind = Literal["values", "dtype", "dims", "removed", "added", "storage"]
 
 
 class Change(Struct, frozen=True):

@@ -20,6 +20,8 @@ from graphkit.matching.value_matching import Dims, GraphSide, Matching, known_te
 from graphkit.model import Model
 from graphkit.shapes import Shapes
 
+Nodes = Mapping[Scope, Sequence[Node]]
+
 
 @dataclass(frozen=True, eq=False)
 class ModelSide(GraphSide):
@@ -183,9 +185,6 @@ def _is_untold(node: Node) -> bool:
 
 def _node_name(node: Node) -> str:
     return next((value.name for value in node.outputs if value is not None), node.proto.name)
-
-
-Nodes = Mapping[Scope, Sequence[Node]]
 
 
 def _moved_bodies(

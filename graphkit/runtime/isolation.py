@@ -47,6 +47,8 @@ MEANINGS = {
     "SIGSEGV": "memory that is not its own",
     "SIGKILL": "perhaps the system ran out of memory",
 }
+IDLE = 30.0  # seconds that an idle process is kept
+SECONDS_TO_FREE = 10.0
 
 
 @dataclass
@@ -264,10 +266,6 @@ def _signal_name(code: int) -> str:
     if code >= 0:
         return ""
     return signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-
-
-IDLE = 30.0  # seconds that an idle process is kept
-SECONDS_TO_FREE = 10.0
 
 
 class _Later(threading.Thread):

@@ -47,6 +47,18 @@ HINTS = {  # by a part of onnxruntime's message
     "Could not find an implementation": "this onnxruntime has no kernel for the operator at the dtypes that it has",
 }
 SOURCE = re.compile(r"/\S+\.(?:cc|cpp|cu|h):\d+ (?:[^()]*\((?:[^()]|\([^()]*\))*\)(?: const)? )?")  # with a signature
+NO_COPY = "a copy from the device or to it fails"
+MAX_TIMEOUTS = 2  # runs of a session that may take too long, before no more are tried
+MAX_DEATHS = 4  # runs of a session that may end the process
+SMALL = 16 << 20  # bytes of a model whose operators are so short that threads mostly wait
+MAX_SHAPES = 8  # inputs whose shape a message tells
+NUMBERS = itertools.count()
+LIMITED = "raise --timeout or --memory to allow more"
+AT_ONCE = 64  # small models of a request
+# Arrays, or zeros by their dtype and dims; None to run nothing, and tell the dims that onnxruntime infers, -1 for any.
+Feed = Mapping[str, np.ndarray | tuple[str, Sequence[int]]] | None
+SmallModel = tuple[bytes, Sequence[Feed]]
+Found = list[list[np.ndarray] | str]  # the outputs for each feed, or why it does not run
 
 
 class RunError(ModelError):
@@ -237,9 +249,6 @@ def _told_errors(label: str, *problem: str) -> Iterator[None]:
         raise RunError.of(str(error), label, *problem) from error
 
 
-NO_COPY = "a copy from the device or to it fails"
-
-
 class DeviceArray:
     """A tensor in the memory of a device, as onnxruntime describes it, of the size of the array that it holds at first.
 
@@ -415,14 +424,6 @@ class BoundSession:
         self._bound.pop(name, None)
         self._kept.pop(name, None)
         self._free.discard(name)
-
-
-MAX_TIMEOUTS = 2  # runs of a session that may take too long, before no more are tried
-MAX_DEATHS = 4  # runs of a session that may end the process
-SMALL = 16 << 20  # bytes of a model whose operators are so short that threads mostly wait
-MAX_SHAPES = 8  # inputs whose shape a message tells
-NUMBERS = itertools.count()
-LIMITED = "raise --timeout or --memory to allow more"
 
 
 class IsolatedSession:
@@ -646,13 +647,6 @@ def place_model(model: Model, provider: Provider, dims: Mapping[str, int]) -> Me
     if "error" in answer:
         raise load_error(answer["error"], model.label, LIMITED if answer["memory"] else "")
     return answer
-
-
-AT_ONCE = 64
-# Arrays, or zeros by their dtype and dims; None to run nothing, and tell the dims that onnxruntime infers, -1 for any.
-Feed = Mapping[str, np.ndarray | tuple[str, Sequence[int]]] | None
-SmallModel = tuple[bytes, Sequence[Feed]]
-Found = list[list[np.ndarray] | str]  # the outputs for each feed, or why it does not run
 
 
 def run_small_models(models: Iterable[SmallModel]) -> Iterator[Found | str]:

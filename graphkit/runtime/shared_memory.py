@@ -25,6 +25,7 @@ LEAST = 1 << 20
 KEPT = 256 << 20  # bytes that stay allocated from one run to the next
 NAMED = os.name != "posix"  # where a child cannot inherit a file, it opens it by name
 NUMBERS = itertools.count()
+_LIVE: dict[int, tuple[str, range]] = {}  # the place of each block, and its addresses
 
 
 class Arena:
@@ -142,9 +143,6 @@ class Arena:
         if self._map is None or len(self._map) < size:
             self._map = mmap.mmap(self._file, max(size, has))
         return self._map
-
-
-_LIVE: dict[int, tuple[str, range]] = {}  # the place of each block, and its addresses
 
 
 def shared_zeros(size: int) -> np.ndarray:

@@ -44,6 +44,16 @@ EXPORT = "export/"  # before those of inputs that take what the export is fed
 CLEAR = 1e-6  # what is more than the last digits
 Models = Mapping[str, Model]  # by file
 Arrays = Mapping[str, np.ndarray]
+ROLES = {
+    "positions": "Positions are wrong",
+    "mask": "The mask of tokens is wrong",
+    "encoder mask": "The mask of the source is wrong",
+    "tokens": "The tokens are wrong",
+    "encoder tokens": "The tokens of the source are wrong",
+    "token types": "The types of tokens are wrong",
+}
+WRITERS: Mapping[str, int] = {"TensorScatter": 2, "ScatterND": 1}  # what says where they write
+Place = tuple[int, int]  # of a node, and of its input
 
 
 class Call(Struct, frozen=True, eq=False):
@@ -186,18 +196,6 @@ def _calls_of(originals: Originals, prompt: Prompt) -> Iterator[Call]:
         past, exports, logits = mask.shape[1], ((originals.step, fed, ""),), oracle.step(tokens)
         mask = np.concatenate([mask, np.ones_like(tokens)], 1)
     yield Call(past, exports, logits, mask)
-
-
-ROLES = {
-    "positions": "Positions are wrong",
-    "mask": "The mask of tokens is wrong",
-    "encoder mask": "The mask of the source is wrong",
-    "tokens": "The tokens are wrong",
-    "encoder tokens": "The tokens of the source are wrong",
-    "token types": "The types of tokens are wrong",
-}
-WRITERS: Mapping[str, int] = {"TensorScatter": 2, "ScatterND": 1}  # what says where they write
-Place = tuple[int, int]  # of a node, and of its input
 
 
 def find_bundle_causes(

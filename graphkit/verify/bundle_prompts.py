@@ -35,6 +35,7 @@ SPECIAL = 6  # tokens of which each is tried at each place
 AT_ONCE = 16
 CHUNK = 3  # tokens of a step of several
 PATTERN = "a.b.b.c"  # where three of them stand in a prompt; each is each of these in turn
+Feed = Mapping[str, np.ndarray]
 
 
 class Prompt(Struct, frozen=True):
@@ -129,9 +130,6 @@ def make_prompts(contract: BundleContract, originals: Originals, seed: int) -> l
         ]
     chosen[1:1] = maker.special(originals.models, slots) if len(chosen) > 1 else []
     return chosen
-
-
-Feed = Mapping[str, np.ndarray]
 
 
 class _Maker:
@@ -291,9 +289,6 @@ def several_at_once(prompt: Prompt, begins: Begin, decoding: Decoding) -> list[n
     return found
 
 
-Search = Callable[[Stepper, np.ndarray, int, Collection[int]], list[list[int]]]
-
-
 class Recording(Struct, frozen=True, eq=False):
     """The results of the originals at one level."""
 
@@ -359,7 +354,7 @@ def search_tokens(oracle: Oracle, logits: np.ndarray, steps: int, beams: int) ->
     return [list(map(int, row)) for row in zip(*chosen, strict=True)]
 
 
-def search_of(beams: int) -> Search:
+def search_of(beams: int) -> Callable[[Stepper, np.ndarray, int, Collection[int]], list[list[int]]]:
     """Return the search with so many beams; one beam is greedy."""
     return greedy_search if beams == 1 else partial(beam_search, options=BeamOptions(beams))
 

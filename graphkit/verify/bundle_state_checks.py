@@ -49,9 +49,6 @@ class Subject:
         return self._known[id(prompt)]
 
 
-Check = Callable[[Subject], str]
-
-
 def try_check(check: Callable[[], str]) -> str:
     """Return the fault that a check finds, or the error of a bundle that does not run; one that died is raised."""
     try:
@@ -240,7 +237,7 @@ def _check_refusals(subject: Subject) -> str:
     return step_fault(rows, "past the last slot")
 
 
-CHECKS: Mapping[str, Check] = {
+CHECKS: Mapping[str, Callable[[Subject], str]] = {
     "what reads state reads what was written": _check_readers,
     "a reset gives state its initial value": _check_initial_state,
     UNUSED: _unused_slots,

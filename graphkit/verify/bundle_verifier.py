@@ -69,6 +69,7 @@ NO_CHUNKS = "The export does not run on several tokens after the first ones: suc
 JUNK = 99.0  # of slots that are not in use, where the export reads these too, behind a mask
 FINITE = "unused slots may hold any number"
 Checks = dict[str, Callable[[], str]]
+STEPS = 12  # in which equal tokens are counted
 
 
 def verify_bundle(
@@ -402,9 +403,6 @@ def _check_last(bundle: IsolatedBundle, prompt: Prompt, allowed: float, count: i
     expected = [start_bundle(bundle, prompt)[:, -count:], *map(bundle.step, steps)]
     last = bundle.start_keeping(count, prompt.tokens, prompt.mask if prompt.has_mask else None, prompt.inputs)
     return _repeat_calls(bundle, lambda *_: [last, *map(bundle.step, steps)], expected, allowed, OTHERS)
-
-
-STEPS = 12
 
 
 def equal_tokens(

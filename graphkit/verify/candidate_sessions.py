@@ -24,6 +24,9 @@ from graphkit.verify.interface_changes import Branch
 from graphkit.verify.proof_runs import LevelRuns
 from graphkit.verify.rewrite_proof import RewriteProof, WeightProof
 
+Item = TypeVar("Item")
+KERNELS = ("", "ai.onnx", "com.microsoft")  # domains of the operators that onnxruntime runs without a function
+
 
 class Called:
     """A session whose inputs and outputs go by other names; it takes those that it has of what it is given."""
@@ -38,9 +41,6 @@ class Called:
         """Return every output by name."""
         found = self.session.run({self.own[name]: array for name, array in feed.items() if name in self.own})
         return {self.names.get(name, name): array for name, array in found.items()}
-
-
-Item = TypeVar("Item")
 
 
 def tell_each(
@@ -191,9 +191,6 @@ class TwoModels(Struct, frozen=True):
         return LevelRuns(rewritten, self.known), LevelRuns(
             partial(open_counted, self.original, "the original"), self.feed
         )
-
-
-KERNELS = ("", "ai.onnx", "com.microsoft")  # domains of the operators that onnxruntime runs without a function
 
 
 def prove_inlined(

@@ -32,6 +32,18 @@ Kind = Literal[
     "unknown",
 ]  # fmt: skip
 Undo = Callable[[], AbstractContextManager[object]]
+Distances = Callable[[], Iterable[float]]  # of each call from the original's, in multiples of the tolerance
+ROUNDING = 1e-6  # relative to the largest element
+Arrays = Mapping[str, np.ndarray]
+Differ = Callable[[np.ndarray, np.ndarray], bool]  # whether an array is not another, that being the second
+Export = tuple[Model, Arrays, str]  # a model, its inputs, and what stands before its names in what was made of it
+MAX_RANK = 5  # of arrays whose axes are permuted
+MAX_PARTS = 512  # steps and blocks along an axis
+MAX_SHOWN = 8  # blocks whose order a text names
+MIN_OVERLAP = 2  # places along an axis that is shifted
+MAX_ELEMENTS = 1 << 23  # of a weight whose order is looked into
+Names = tuple[str, str]  # of what is right, and of what is not
+CLOSE = 1e-5  # relative to the largest magnitude, of weights in another order
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,9 +57,6 @@ class Cause:
     undo: Undo = field(default=contextlib.nullcontext, repr=False, metadata={"in_json": False})
     # whether any other that fits says more
     is_vague: bool = field(default=False, repr=False, metadata={"in_json": False})
-
-
-Distances = Callable[[], Iterable[float]]  # of each call from the original's, in multiples of the tolerance
 
 
 def find_sole_cause(distances: Distances, *rounds: Iterable[Cause]) -> Cause | None:
@@ -101,12 +110,6 @@ def with_attributes(subject: object, **attributes: object) -> Iterator[None]:
 
 
 # Where and how arrays differ: the first node of another tensor, another order, simple relations of two arrays.
-
-
-ROUNDING = 1e-6  # relative to the largest element
-Arrays = Mapping[str, np.ndarray]
-Differ = Callable[[np.ndarray, np.ndarray], bool]  # whether an array is not another, that being the second
-Export = tuple[Model, Arrays, str]  # a model, its inputs, and what stands before its names in what was made of it
 
 
 def first_node(originals: Iterable[Export], model: Model, feed: Arrays, differ: Differ, *, is_padded: bool) -> str:
@@ -195,15 +198,6 @@ def _part_of(model: Model, values: Collection[Value]) -> tuple[Model, list[Value
         proto.graph.input.append(onnx.helper.make_tensor_value_info(value.name, declared.dtype, shape))
     proto.graph.output.extend(onnx.ValueInfoProto(name=value.name) for value in values)
     return model.with_proto(proto), inputs
-
-
-MAX_RANK = 5  # of arrays whose axes are permuted
-MAX_PARTS = 512  # steps and blocks along an axis
-MAX_SHOWN = 8
-MIN_OVERLAP = 2  # places along an axis that is shifted
-MAX_ELEMENTS = 1 << 23  # of a weight whose order is looked into
-Names = tuple[str, str]  # of what is right, and of what is not
-CLOSE = 1e-5  # relative to the largest magnitude, of weights in another order
 
 
 class Relation(Struct, frozen=True, eq=False):

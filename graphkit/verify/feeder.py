@@ -37,6 +37,19 @@ from graphkit.verify.rewrite_proof import RunSizes
 MAX_FLAGS = 2  # flags of which all combinations are run
 KINDS: tuple[Kind, ...] = ("edges", "extremes", "not finite")
 Flags = dict[str, bool]
+LEAST_MET, MOST_MET = 4, 1 << 16  # smaller ones are between the sizes that are tried anyway
+MEETING = (
+    "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Min", "Max", "Clip", "Sub", "Mod", "Range",
+)  # fmt: skip
+MAX_ELEMENTS = 8  # of a constant that a dim may meet
+LEAST = 32  # a length to go beyond in any model: half of T5's buckets, where distances are no longer told apart
+MOST = 4096  # the longest one that matters
+MARGIN = 3  # beyond a length by more than one
+NUMBERS = (TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT, TensorProto.DOUBLE)
+BRANCHING = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Sub", "Add", "Min", "Max", "Clip", "Trilu", "Mod")
+POSITIONS = ("Range", "CumSum")
+BUCKETING = ("Log", "Min", "Max", "Clip")  # what looks up by these is a table of distances, which never ends
+PADDING = 3  # positions by which exporters shift a table's rows, at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,13 +164,6 @@ class Feeder:
         return {**overridden, **feed, **booleans}  # a condition with a default is fed too
 
 
-LEAST_MET, MOST_MET = 4, 1 << 16  # smaller ones are between the sizes that are tried anyway
-MEETING = (
-    "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Min", "Max", "Clip", "Sub", "Mod", "Range",
-)  # fmt: skip
-MAX_ELEMENTS = 8
-
-
 class Threshold(Struct, frozen=True, order=True):
     """A number that a dim meets."""
 
@@ -232,16 +238,6 @@ def _constant_integers(value: Value | None) -> tuple[int, ...]:
     if array is None or array.size > MAX_ELEMENTS or array.dtype.kind not in "iuf":
         return ()
     return tuple(int(x) for x in array.ravel().tolist() if x == x and abs(x) <= MOST_MET and x == int(x))
-
-
-LEAST = 32  # a length to go beyond in any model: half of T5's buckets, where distances are no longer told apart
-MOST = 4096
-MARGIN = 3  # beyond a length by more than one
-NUMBERS = (TensorProto.INT32, TensorProto.INT64, TensorProto.FLOAT, TensorProto.DOUBLE)
-BRANCHING = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Sub", "Add", "Min", "Max", "Clip", "Trilu", "Mod")
-POSITIONS = ("Range", "CumSum")
-BUCKETING = ("Log", "Min", "Max", "Clip")  # what looks up by these is a table of distances, which never ends
-PADDING = 3  # positions by which exporters shift a table's rows, at most
 
 
 class Lengths(Struct, frozen=True):

@@ -25,6 +25,7 @@ from graphkit.model import Model
 Kind = Literal["usual", "edges", "extremes", "not finite"]
 Padding = Literal["full", "right", "left", "holes", "empty", "above", "below"]  # the last ones of 0, 1 and 2, or -1
 BY_ROW: tuple[Padding, ...] = ("left", "right", "holes", "full")
+MAX_BYTES = 16 << 20  # of all defaults that are overridden together
 
 
 class Draw(Struct, frozen=True):
@@ -237,9 +238,6 @@ def _tie_elements(array: np.ndarray, edges: np.ndarray) -> None:
         row[0] = row[-1] = row.max()
         if len(row) > 3:
             row[1] = row[-2] = row.min()
-
-
-MAX_BYTES = 16 << 20  # of all defaults that are overridden together
 
 
 class Defaults(Struct, frozen=True):

@@ -61,6 +61,9 @@ NARROW_FLOATS |= {TensorProto.FLOAT4E2M1}
 SEARCH = {"max_length": 20, "min_length": 1, "num_beams": 2, "num_return_sequences": 1}  # of BeamSearch and its kin
 # Operators that take the count of a row's ones for the end of its cache: padding may not reach into the new tokens.
 COUNTING = {"GroupQueryAttention", "SparseAttention", "PagedAttention"}
+HARMLESS = ("axis", "axes", "starts", "ends")  # onnxruntime refuses, or clamps, those that do not exist
+CHECKED = ("", "ai.onnx", "ai.onnx.ml")  # domains of operators that check their indices
+UNCHECKED = ("MaxUnpool", "RotaryEmbedding", "TensorScatter")  # what onnxruntime may not check the indices of
 
 
 class TooLargeError(ModelError):
@@ -401,11 +404,6 @@ def _table_lengths(value: Value, model: Model) -> Iterator[Expr]:
             count = (places[-1].constant if places else None) if node.is_op("GatherND") else 1
             if axis is not None:  # a row of GatherND has an index for each of so many axes
                 yield from dims[axis:] if count is None else dims[axis : axis + count]
-
-
-HARMLESS = ("axis", "axes", "starts", "ends")  # onnxruntime refuses, or clamps, those that do not exist
-CHECKED = ("", "ai.onnx", "ai.onnx.ml")  # domains of operators that check their indices
-UNCHECKED = ("MaxUnpool", "RotaryEmbedding", "TensorScatter")  # what onnxruntime may not check the indices of
 
 
 def steering_values(model: Model) -> tuple[frozenset[Value], frozenset[Value]]:

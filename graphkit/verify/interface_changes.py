@@ -32,6 +32,7 @@ from graphkit.verify.input_generator import TooLargeError
 from graphkit.verify.run_sizes import propose_assignments
 
 ASK = "give --dim or --input where that is meant"
+MAX_OTHERS = 6  # sizes to look through for those that a rewritten model does not take
 
 
 class Change(Struct, frozen=True):
@@ -253,9 +254,6 @@ def _needed_inputs(model: Model, outputs: Sequence[Value], branch: Branch | None
 
     seen = set(walk_breadth_first(outputs, sources))
     return {value.name for value in model.graph.inputs if value in seen}
-
-
-MAX_OTHERS = 6  # sizes to look through for those that a rewritten model does not take
 
 
 def find_narrowing(

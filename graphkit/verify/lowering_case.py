@@ -33,6 +33,8 @@ from graphkit.verify.tolerances import LOWERING_TOLERANCE, ColumnTolerance, comp
 
 Alter = Callable[[Port, Sequence[int], np.ndarray], np.ndarray]
 Changing = Callable[[Sequence[int], np.ndarray], np.ndarray]
+STEPS = 4  # that are looked into
+TRIED = 7  # tokens of a prompt that is read at once, and token by token
 
 
 class AlteredHost(Host):
@@ -177,9 +179,6 @@ class LoweringCase(Struct, frozen=True, eq=False):
             yield from itertools.starmap(self.distance, self.steps())
 
 
-STEPS = 4  # that are looked into
-
-
 def find_leaks(case: LoweringCase, rng: np.random.Generator) -> Iterator[str]:
     """Yield the leaks, a sentence each: outputs that change with padding or unused slots."""
     plain, sound, sizes = _run_padded(case), case.host.sound, case.host.contract.sizes
@@ -210,9 +209,6 @@ def find_leaks(case: LoweringCase, rng: np.random.Generator) -> Iterator[str]:
     _, noisy = _run_padded(case, rng)
     if any(map(case.differ, noisy, plain[1])):
         yield "What unused slots of the cache hold changes the logits: the mask over the slots does nothing."
-
-
-TRIED = 7  # tokens of a prompt that is read at once, and token by token
 
 
 def measure_prompt(originals: Originals, alone: Originals) -> float:

@@ -42,6 +42,16 @@ from graphkit.verify.input_generator import InputGenerator
 from graphkit.verify.lowering_case import AlteredHost, Changing, IsolatedMethods, LoweringCase, find_leaks
 from graphkit.verify.weight_comparison import WrongAttribute, WrongWeight, find_wrong_parts, mend_models
 
+Changes = Iterator[tuple[str, Changing]]
+CHUNK = 4096  # ids of a run
+ROLES: Mapping[str, tuple[Role, ...]] = {
+    "source": ("tokens", "encoder tokens"), "token": ("tokens",), "type": ("token types",), "position": ("positions",),
+}  # fmt: skip
+AFTER = ("Cast", "DequantizeLinear", "Identity")  # what a lookup's rows may go through before they are an input
+LEAST_HIDING = -1e4  # what is added to scores that do not count is at most this, in any export
+MOST = 1 << 24  # elements of all candidates for a row
+SHOWN = 3  # rows
+
 
 def find_lowering_causes(
     case: LoweringCase, other: LoweringCase | None, facts: Facts, rng: np.random.Generator
@@ -67,9 +77,6 @@ def _port_causes(host: AlteredHost, when: str) -> Iterator[Cause]:
             for text, change in UNDOING[port.kind](host, port) if port.kind in UNDOING else ():
                 text = text.format(name=f"'{port.name}' of {method.name}")
                 yield Cause("positions", text, undo=partial(host.alter_input, port, change))
-
-
-Changes = Iterator[tuple[str, Changing]]
 
 
 def _undo_scales(host: AlteredHost, port: Port) -> Changes:
@@ -154,16 +161,6 @@ def _where_it_begins(case: LoweringCase, facts: Facts) -> str:
             if number or originals.encoder is None:  # a decoder of later steps has no past of the source before
                 return begin
     return begin or "the greedy tokens alone differ"
-
-
-CHUNK = 4096  # ids of a run
-ROLES: Mapping[str, tuple[Role, ...]] = {
-    "source": ("tokens", "encoder tokens"), "token": ("tokens",), "type": ("token types",), "position": ("positions",),
-}  # fmt: skip
-AFTER = ("Cast", "DequantizeLinear", "Identity")  # what a lookup's rows may go through before they are an input
-LEAST_HIDING = -1e4  # what is added to scores that do not count is at most this, in any export
-MOST = 1 << 24  # elements of all candidates for a row
-SHOWN = 3
 
 
 class ComparedTable(Struct, frozen=True, eq=False):

@@ -32,6 +32,11 @@ from graphkit.verify.decoding import Decoder
 from graphkit.verify.probe_inputs import KEEPING, InputProbe, fixed_length, nearest_length
 
 Arrays = dict[str, np.ndarray]
+TOKENS, TO_THE_END = 1, 2**63 - 1
+ALONE = ("Tanh", "Identity", "Cast")  # operators of one input, which treat each number alone
+BESIDE = ("Add", "Sub", "Mul", "Div")  # with constants that are the same for each token
+NAME = "oracle/last"
+LAST = f"{NAME}_from"  # the input that says where the logits begin, counted from the end: -1 for the last token alone
 
 
 class Oracle:
@@ -311,13 +316,6 @@ def _logits_array(model: Model, outputs: Mapping[str, np.ndarray]) -> np.ndarray
     if model.roles.logits is None:
         raise ModelError("nothing tells which of its outputs is the logits", file=model.label, hint="name it 'logits'")
     return np.asarray(outputs[model.roles.logits.name])
-
-
-TOKENS, TO_THE_END = 1, 2**63 - 1
-ALONE = ("Tanh", "Identity", "Cast")  # operators of one input, which treat each number alone
-BESIDE = ("Add", "Sub", "Mul", "Div")  # with constants that are the same for each token
-NAME = "oracle/last"
-LAST = f"{NAME}_from"  # the input that says where the logits begin, counted from the end: -1 for the last token alone
 
 
 def with_logits_choice(model: Model) -> Model | None:

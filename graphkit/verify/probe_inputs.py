@@ -31,6 +31,8 @@ HIDDEN = 3  # of a length, one part in so many
 CLEAR = 4  # times less influence than another one is less
 NONE = 1e-5  # of the largest output: no influence
 SOURCES: tuple[Role, ...] = ("tokens", "encoder tokens", "embeddings", "audio")
+REACH = 1024  # how far a length is looked for at which the original runs
+_size_check = lru_cache(maxsize=4)(SizeCheck)
 
 
 class InputProbe:
@@ -167,10 +169,6 @@ def _outputs_apart(first: np.ndarray, second: np.ndarray, share: float, *, from_
     if not (np.isfinite(wide).all() and np.isfinite(other).all()):
         return math.inf
     return float(np.abs(wide - other).max() / max(1.0, np.abs(wide).max()))
-
-
-REACH = 1024  # how far a length is looked for at which the original runs
-_size_check = lru_cache(maxsize=4)(SizeCheck)
 
 
 def fixed_length(encoder: Model) -> int | None:

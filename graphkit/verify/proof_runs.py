@@ -42,6 +42,15 @@ NUMBERS: Mapping[Padding, str] = {"above": "numbers in masks above 1", "below": 
 SPECIAL: Mapping[Padding, str] = {"empty": "rows of masks that hide all", **NUMBERS}
 FURTHER, NO_TIME = "further sizes and values", "for which the limit of time leaves no time"
 MAX_EMPTY = 16  # dims that are tried at 0, and legal sizes that are looked through for each
+MAX_DIMS = 6  # whose sizes a text names
+PADDINGS: Mapping[Padding, str] = {
+    "full": "without padding", "right": "padded on the right", "left": "padded on the left", "holes": "with holes",
+    "empty": "that hide all",
+}  # fmt: skip
+FACTOR = 2.0
+ROUNDED_FACTOR = 4.0  # for quantised models: which numbers fall on the other side differs from run to run
+Feeds = Callable[[Run], Mapping[str, np.ndarray]]
+Explains = Callable[[Run, Difference, Output, float], bool]  # whether a difference above the tolerance counts as none
 
 
 class RunRecord(Struct, frozen=True):
@@ -220,13 +229,6 @@ def at_both_levels(runs: Sequence[Run]) -> list[Run]:
     return [run for run in steady if not {"empty", *NUMBERS} & {*run.draw.padding}]
 
 
-MAX_DIMS = 6
-PADDINGS: Mapping[Padding, str] = {
-    "full": "without padding", "right": "padded on the right", "left": "padded on the left", "holes": "with holes",
-    "empty": "that hide all",
-}  # fmt: skip
-
-
 def coverage_text(feeder: Feeder, runs: Sequence[Run]) -> str:
     """Return the coverage of runs: sizes, masks, edges of values; "" without runs."""
     if not runs:
@@ -267,12 +269,6 @@ def proof_caveats(feeder: Feeder, record: RunRecord, *, is_exact: bool) -> tuple
     if not is_exact and any(feeder.maker.has_edges(v, Draw("extremes")) for v in feeder.maker.model.roles.inputs):
         gaps.append("extreme values, NaN and infinities, where rounding decides")
     return tuple(gaps)
-
-
-FACTOR = 2.0
-ROUNDED_FACTOR = 4.0  # for quantised models: which numbers fall on the other side differs from run to run
-Feeds = Callable[[Run], Mapping[str, np.ndarray]]
-Explains = Callable[[Run, Difference, Output, float], bool]  # whether a difference above the tolerance counts as none
 
 
 def with_weights(proof: RewriteProof, weights: WeightProof, *, is_exact: bool) -> RewriteProof:

@@ -29,6 +29,12 @@ from graphkit.rewrite.base import copy_proto
 from graphkit.verify.rewrite_proof import OutputProof, RewriteProof, RunProof, SkippedRun
 
 STEPS = 2e-4  # of a quantiser: a few units in the last place of a float32 sum of data as large as 127 steps
+TOLERANCE = 1e-5  # of the largest magnitude: sums of float32 products in another order, and what follows them
+QUANTIZING = ("DynamicQuantizeLinear", "QuantizeLinear")
+CONTRIB = ("DynamicQuantizeMatMul",)  # which quantises its first input itself
+ORIGINAL, DATA, ROUNDED = "original/", "data/", "rounded/"
+Graph = onnx.GraphProto
+Key = tuple[object, ...]
 
 
 def moved_copies(model: Model) -> tuple[Model, ...]:
@@ -55,14 +61,6 @@ def moved_copies(model: Model) -> tuple[Model, ...]:
             proto.graph.node.extend(nodes)
             copies.append(model.with_proto(proto))
     return tuple(copies)
-
-
-TOLERANCE = 1e-5  # of the largest magnitude: sums of float32 products in another order, and what follows them
-QUANTIZING = ("DynamicQuantizeLinear", "QuantizeLinear")
-CONTRIB = ("DynamicQuantizeMatMul",)  # which quantises its first input itself
-ORIGINAL, DATA, ROUNDED = "original/", "data/", "rounded/"
-Graph = onnx.GraphProto
-Key = tuple[object, ...]
 
 
 def as_rounded(original: Model, rewritten: Model) -> tuple[Model, Model] | str:

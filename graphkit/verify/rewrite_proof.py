@@ -19,6 +19,9 @@ from graphkit.render.result import Result
 from graphkit.runtime.providers import Provider
 from graphkit.verify.comparator import Difference, largest_measured
 
+MAX_DIMS = 6  # symbols to write out one by one
+MAX_SKIPPED = 3  # runs that fail in the original to write out
+
 
 class Proof(Result):
     """The findings of a proof: what failed, a sentence each, or else what is proven."""
@@ -132,10 +135,6 @@ class LevelProof(Struct, frozen=True):
         """The largest difference, beside that of the original where it is known."""
         of_original = f", the original itself {self.reference:.3g}" if self.reference else ""
         return f"{self.scaled:.3g}{of_original}" if self.scaled is not None else "nothing was compared"
-
-
-MAX_DIMS = 6  # symbols to write out one by one
-MAX_SKIPPED = 3  # runs that fail in the original to write out
 
 
 @dataclass(frozen=True, eq=False)

@@ -45,6 +45,11 @@ HALF_UNITS: Mapping[int, float] = {  # of the last place, relative to a number o
 LIKE_INFINITY = 1e30  # numbers that stand for infinity in masks do not move
 DTYPES = ("to", "dtype", "output_dtype", "output_datatype")  # attributes that say which dtype an operator gives
 SINGLE = TensorProto.FLOAT
+FACTORS = {True: 2.0, False: 4.0}  # times as far as an original in float16, or in float32, moves; measured: at most 1.6
+COPIES = 3  # times that the weights move
+UNIT = 2.0**-24  # half a unit in the last place of float32, which outputs are rounded to in any case
+DECIDED = "extreme values, NaN and infinities, where rounding decides"
+Outputs = Mapping[str, Output]
 
 
 def bfloat16_in_float32(model: Model) -> Model | None:
@@ -144,13 +149,6 @@ class _Converter:
         name = free_name(base, self.taken)
         self.taken.add(name)
         return name
-
-
-FACTORS = {True: 2.0, False: 4.0}  # times as far as an original in float16, or in float32, moves; measured: at most 1.6
-COPIES = 3  # times that the weights move
-UNIT = 2.0**-24  # half a unit in the last place of float32, which outputs are rounded to in any case
-DECIDED = "extreme values, NaN and infinities, where rounding decides"
-Outputs = Mapping[str, Output]
 
 
 class RoundingJudge(Struct, eq=False, dict=True):

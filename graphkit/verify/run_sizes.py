@@ -30,6 +30,10 @@ MAX_COST = 100_000_000  # elements that a model computes in one run
 MAX_DEAR = 3  # assignments of a higher cost to try, the cheapest first
 NO_LENGTHS = Lengths()
 LONG, END = -1, -2  # lengths of the model's own: past its windows, and up to the end of its table of positions
+ALL_SIZES = 4096  # up to which all sizes are tried
+POWERS = range(13, 27)  # of 2, beside which sizes are tried too
+MAX_PAIRS = 8  # of expressions that may differ
+MAX_BASES = 2  # assignments of which a dim is changed
 
 
 class Row(NamedTuple):
@@ -100,12 +104,10 @@ def propose_assignments(
         yield from (Proposal(assignment, False) for assignment in sorted(dear, key=legal.cost)[:MAX_DEAR])
 
 
-Choices = Sequence[dict[str, int]]  # of these one that runs is enough
-
-
 def _wish_sizes(
     legal: LegalSizes, successes: Sequence[Assignment], lengths: Lengths, is_first: bool, rows: Sequence[Row]
-) -> Iterator[Choices]:
+) -> Iterator[Sequence[dict[str, int]]]:
+    """Yield wishes, of each sequence of which one that runs is enough."""
     has_past = not is_first and any(variable.role == "past" for variable in legal.variables)
     for number, row in enumerate(rows):
         if row.sequence == LONG and not has_past:  # the row before was that
@@ -324,12 +326,6 @@ class Edges:
     def _legal(self, wish: Mapping[str, int]) -> list[dict[str, int]]:
         nearest = next(iter(self.legal.near(wish)), None)
         return [nearest] if nearest is not None and nearest not in (*self.usual, *self.tried) else []
-
-
-ALL_SIZES = 4096  # up to which all sizes are tried
-POWERS = range(13, 27)  # of 2, beside which sizes are tried too
-MAX_PAIRS = 8
-MAX_BASES = 2
 
 
 def differing_sizes(

@@ -36,6 +36,9 @@ IN_MEMORY = 64 << 20  # bytes of requests at once at most
 TAGS = ("ETag", "etag", "md5Hash", "crc32c", "generation", "VersionId", "content_md5")
 TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
 HINT = "check the URL, the network, and the credentials that its library reads"
+ADDRESS = re.compile(r"hf://(datasets/|spaces/)?(?!datasets/|spaces/)([^/@]+/[^/@]+)(?:@([^/]+))?(?:/(.*))?")
+COMMIT = re.compile(r"[0-9a-f]{40}")
+REVISION = re.compile(r"/resolve/[^/]+/")
 
 
 def call_within(call: Callable[[], T], seconds: float) -> T:
@@ -212,11 +215,6 @@ def fsspec_folder(url: str) -> list[str]:
 
 def _first_text(info: dict[str, Any], keys: Sequence[str]) -> str:
     return next((str(info[key]) for key in keys if info.get(key)), "")
-
-
-ADDRESS = re.compile(r"hf://(datasets/|spaces/)?(?!datasets/|spaces/)([^/@]+/[^/@]+)(?:@([^/]+))?(?:/(.*))?")
-COMMIT = re.compile(r"[0-9a-f]{40}")
-REVISION = re.compile(r"/resolve/[^/]+/")
 
 
 class HubFile(HttpFile):

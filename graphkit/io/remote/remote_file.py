@@ -30,6 +30,8 @@ SMALL_FILE = 8 << 20  # bytes of a file that is fetched whole: many requests for
 MAX_GRAPH = 256 << 20  # bytes that a graph may have before --download has to be asked for
 SMALL = 64 << 10  # bytes of weights that are kept with the graph, since analyses read them again
 NOTEWORTHY = 16 << 20  # bytes of weights of a file that are worth a sentence
+HISTORY = 400  # headers to look back at
+SLACK = 64  # bytes by which two distances of one kind may differ
 
 
 class Entry(NamedTuple):
@@ -260,10 +262,6 @@ class RemoteFile(ByteSource):
 # The header of a weight says where the next one begins, so that they would have to be read one after the other. But the
 # weights of a layer are as large as those of the layer before: where headers have been at 0, 10, 40, 50, 80, there will
 # be others at 90, 120, 130, ... A name that is a letter longer moves them a little.
-
-
-HISTORY = 400  # headers to look back at
-SLACK = 64  # bytes by which two distances of one kind may differ
 
 
 def predict_offsets(offsets: Sequence[int], end: int, count: int) -> list[tuple[int, int]]:

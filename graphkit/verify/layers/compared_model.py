@@ -40,6 +40,15 @@ from graphkit.verify.cause_search import empty_copy
 from graphkit.verify.feeder import Feeder, lengths_of
 from graphkit.verify.run_sizes import propose_assignments
 
+FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
+Feed = Mapping[str, np.ndarray]
+MAX_TRIED = 12  # sizes to choose from
+TELLING = 24  # positions and sequences that are enough together
+KINDS = "biufU"
+LEAST_RANK = 4  # of arrays that have an axis of channels
+FAR = 16  # times as many elements as another array
+HINT = "write it with numpy.savez, as plain arrays of numbers"
+
 
 @dataclass(frozen=True, eq=False)
 class Side(GraphSide):
@@ -113,9 +122,6 @@ class Pair(Struct, frozen=True, eq=False):
     def theirs(self) -> str:
         """The name in B."""
         return self.b if isinstance(self.b, str) else self.b.name
-
-
-FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16)
 
 
 def constant_array(model: Model, tensor: TensorProto) -> np.ndarray:
@@ -267,11 +273,6 @@ class Steps:
         return self.model.with_proto(proto), inputs
 
 
-Feed = Mapping[str, np.ndarray]
-MAX_TRIED = 12  # sizes to choose from
-TELLING = 24  # positions and sequences that are enough together
-
-
 def legal_feeds(
     a: Model, b: Model | None, spec: DimSpec, arrays: Feed, names_in_b: Mapping[str, str], seed: int
 ) -> Iterator[Feed]:
@@ -335,12 +336,6 @@ def _wider_integers(dtype: np.dtype, value: Value | None) -> np.dtype:
     declared = declared_type(value) if value is not None else None
     kind = declared.numpy_dtype if declared is not None and declared.dtype else dtype
     return kind if {kind.kind, dtype.kind} <= {"i", "u"} and np.can_cast(dtype, kind, "safe") else dtype
-
-
-KINDS = "biufU"
-LEAST_RANK = 4  # of arrays that have an axis of channels
-FAR = 16  # times as many elements as another array
-HINT = "write it with numpy.savez, as plain arrays of numbers"
 
 
 class ArrayFile:

@@ -19,6 +19,10 @@ from graphkit.shapes.infer import infer
 from graphkit.verify.cause_search import Cause
 
 MOST_ROWS = 36
+EXPORTERS = {
+    "pytorch": "In PyTorch they leave modules of these names: model.get_submodule(NAME).register_forward_hook(f).",
+    "tf2onnx": "In Keras each name has that of its layer: keras.Model(model.inputs, model.get_layer(LAYER).output).",
+}  # by producer, where to get dumps
 
 
 class ComparedTensor(Struct, frozen=True):
@@ -54,12 +58,6 @@ class NextDump(Struct, frozen=True):
     name: str  # the name to dump it by
     tensor: str
     dims: tuple[int, ...]
-
-
-EXPORTERS = {
-    "pytorch": "In PyTorch they leave modules of these names: model.get_submodule(NAME).register_forward_hook(f).",
-    "tf2onnx": "In Keras each name has that of its layer: keras.Model(model.inputs, model.get_layer(LAYER).output).",
-}  # by producer, where to get dumps
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,14 @@ from graphkit.verify.comparator import BLOCK, Difference, compare_output
 from graphkit.verify.layers.compared_model import FLOATS, ArrayFile, Pair, Reader, Side
 
 FLOOR = -1e8  # at most so much stands for minus infinity in a mask: -1e9, the least float32, -inf
+MOST_TENSORS = 256  # in one step
+UNKNOWN_SIZE = 1 << 20  # bytes, of a tensor whose dims are not known
+SHARE = 4  # of what the outputs of a run may take, one part in so many is asked for at a time
+PARTS = 8  # that a bisection runs forward by
+LEAST_PART = 16  # pairs
+SMALLER = 4  # times, is each next part
+SEPARATORS = re.compile(r"[/.]+")
+NEXT_DUMPS = 5  # that are asked for
 
 
 class Measured(Struct, frozen=True, eq=False):
@@ -60,11 +68,6 @@ def plain_array(array: np.ndarray) -> np.ndarray:
     return wide
 
 
-MOST_TENSORS = 256  # in one step
-UNKNOWN_SIZE = 1 << 20  # bytes, of a tensor whose dims are not known
-SHARE = 4  # of what the outputs of a run may take, one part in so many is asked for at a time
-
-
 def sweep_pairs(
     pairs: Sequence[Pair], side: Side, reader: Reader, tolerance: float, limits: Limits, progress: Progress
 ) -> list[Measured]:
@@ -88,11 +91,6 @@ def _pair_steps(pairs: Sequence[Pair], side: Side, limits: Limits) -> Iterator[l
         size += needs
     if step:
         yield step
-
-
-PARTS = 8  # that a bisection runs forward by
-LEAST_PART = 16  # pairs
-SMALLER = 4  # times, is each next part
 
 
 def _count_ancestors(pairs: Sequence[Pair], side: Side) -> dict[Pair, int]:
@@ -155,9 +153,6 @@ def bisect_pairs(
             break
         todo, start = find_sources(bad), 0
     return sorted(known.values(), key=lambda measured: side.place[measured.pair.a])
-
-
-SEPARATORS = re.compile(r"[/.]+")
 
 
 def match_models(a: Side, b: Side, names_in_b: Mapping[str, str], *, by_order: bool = False) -> list[Pair]:
@@ -243,9 +238,6 @@ def _values_leaving(side: Side) -> dict[tuple[str, ...], list[Value]]:
             if value in outputs or any(reader[:depth] != module for reader in readers):
                 leaving.setdefault(module, []).append(value)
     return leaving
-
-
-NEXT_DUMPS = 5
 
 
 def find_next_dumps(side: Side, first: Value, known: Sequence[Value]) -> dict[str, Value]:
