@@ -27,7 +27,6 @@ from graphkit.symbolic.expr import Expr
 
 ReadConstants = dict[tuple[Value, Value], None]  # constants of A and of B that nodes read at the same place
 Dims = tuple[Expr, ...] | None
-# Of a diff, in the order of its text
 WeightKind = Literal["values", "dtype", "dims", "removed", "added", "storage"]
 
 
