@@ -262,37 +262,34 @@ class _Run:
             return EMPTY
         if scope not in self.peaks:
             self.running.append(scope)
-            self.peaks[scope] = self._run_scope(scope, states).peak()
+            plan, there = self.memory.plan(scope), _Buffers()
+            for value in states:
+                there.add(value, self._bytes(value))
+                there.roots[value], there.needed[value] = value, plan.last.get(value, 0)
+            roots, needed, ending = there.roots, there.needed, plan.ending
+            for position, (node, outputs) in enumerate(plan.steps):
+                inside = EMPTY
+                if node.bodies or self.memory.functions:
+                    peaks = [self.scope_peak(*each) for each in self.memory.inside(node, self.chosen)]
+                    inside = max(peaks, key=lambda peak: peak.bytes, default=EMPTY)
+                is_loop = bool(node.bodies) and node.is_op("Loop", "Scan")
+                if inside is not EMPTY and not is_loop:  # its outputs are those of what is inside
+                    there.steps.append((there.now + inside.bytes, node, inside))
+                for output in outputs:
+                    value = output.value
+                    root = value if output.kind == NEW else self._buffer_of(output, position, there)
+                    if root is None:
+                        continue
+                    roots[value] = root
+                    needed[root] = output.last if root is value else max(needed[root], output.last)
+                    if root is value:
+                        there.add(value, self._bytes(value))
+                inner = inside if is_loop else EMPTY
+                there.steps.append((there.now + inner.bytes, node, inner))
+                there.free_unneeded(ending.get(position, ()), position)
+            self.peaks[scope] = there.peak()
             self.running.pop()
         return self.peaks[scope]
-
-    def _run_scope(self, scope: Scope, states: Sequence[Value]) -> _Buffers:
-        plan, there = self.memory.plan(scope), _Buffers()
-        for value in states:
-            there.add(value, self._bytes(value))
-            there.roots[value], there.needed[value] = value, plan.last.get(value, 0)
-        roots, needed, ending = there.roots, there.needed, plan.ending
-        for position, (node, outputs) in enumerate(plan.steps):
-            inside = EMPTY
-            if node.bodies or self.memory.functions:
-                peaks = [self.scope_peak(*each) for each in self.memory.inside(node, self.chosen)]
-                inside = max(peaks, key=lambda peak: peak.bytes, default=EMPTY)
-            is_loop = bool(node.bodies) and node.is_op("Loop", "Scan")
-            if inside is not EMPTY and not is_loop:  # its outputs are those of what is inside
-                there.steps.append((there.now + inside.bytes, node, inside))
-            for output in outputs:
-                value = output.value
-                root = value if output.kind == NEW else self._buffer_of(output, position, there)
-                if root is None:
-                    continue
-                roots[value] = root
-                needed[root] = output.last if root is value else max(needed[root], output.last)
-                if root is value:
-                    there.add(value, self._bytes(value))
-            inner = inside if is_loop else EMPTY
-            there.steps.append((there.now + inner.bytes, node, inner))
-            there.free_unneeded(ending.get(position, ()), position)
-        return there
 
     def _buffer_of(self, output: Output, position: int, there: _Buffers) -> Value | None:
         """Return the buffer that an output lies in: itself, that of an input, or None for one of the caller's."""

@@ -170,18 +170,6 @@ def _window_of(
         fact = bounds[distance, past].of(mask)
         return fact.truth is False if is_boolean(mask) else fact.high <= HIDES
 
-    near = _compared_numbers(model, mask)
-    distance = next((each for each in sorted(near) if hides(each, PAST)), None)
-    if distance is None:
-        return None
-    # a mask may be another one where fewer tokens came before
-    pasts = {distance, *(number + more for number in (*near, *POWERS) for more in (0, distance))}
-    return distance if all(hides(distance, past) for past in pasts if distance <= past <= PAST) else None
-
-
-def _compared_numbers(model: Model, mask: Value) -> set[int]:
-    """Return the distances at which the nodes of a mask may decide: next to the numbers that they add or compare."""
-
     def read(value: Value) -> Sequence[Value]:
         node = value.producer
         return () if node is None or node.is_op("MatMul", *MEASURING) else node.operands
@@ -195,4 +183,9 @@ def _compared_numbers(model: Model, mask: Value) -> set[int]:
         if tensor is not None and is_integer and math.prod(tensor.dims) == 1:
             number = abs(int(model.array(tensor).reshape(())))
             near |= {number - 1, number, number + 1} if 2 < number < LARGEST else set()
-    return near
+    distance = next((each for each in sorted(near) if hides(each, PAST)), None)
+    if distance is None:
+        return None
+    # a mask may be another one where fewer tokens came before
+    pasts = {distance, *(number + more for number in (*near, *POWERS) for more in (0, distance))}
+    return distance if all(hides(distance, past) for past in pasts if distance <= past <= PAST) else None

@@ -54,18 +54,6 @@ def main() -> None:
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) not in (signal.SIG_IGN, None):
             signal.signal(number, _end_stopped)
-    _run_app()
-
-
-def _end_stopped(number: int, _: object) -> None:
-    """End the process, which has not begun to do anything."""
-    text = f"Error: stopped by {signal.Signals(number).name} - no file is left half written\n"
-    if sys.stderr is not None:
-        os.write(2, text.encode())
-    os._exit(128 + number)
-
-
-def _run_app() -> None:
     from graphkit.cli.commands import app
     from graphkit.cli.output import make_tolerant, print_line, written_out
     from graphkit.errors import GraphkitError
@@ -87,3 +75,11 @@ def _run_app() -> None:
     except MemoryError:
         sys.stderr.write("Error: memory ran out - give this process more of it; no file is left half written\n")
         raise SystemExit(2) from None
+
+
+def _end_stopped(number: int, _: object) -> None:
+    """End the process, which has not begun to do anything."""
+    text = f"Error: stopped by {signal.Signals(number).name} - no file is left half written\n"
+    if sys.stderr is not None:
+        os.write(2, text.encode())
+    os._exit(128 + number)

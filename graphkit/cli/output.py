@@ -259,7 +259,18 @@ def load_model(name: str) -> Model:
         model = load_file(name)
         gc.set_threshold(max(gc.get_threshold()[0], OBJECTS * len(model.proto.graph.node)))
         return model
-    path = _spool_input()
+    from graphkit.io.byte_source import copy_stream, stream_file
+
+    context = click.get_current_context().find_root()
+    if context.meta.setdefault(INPUT, False):
+        raise UsageError(f"{INPUT} is named twice - it brings one model, so name a file for the other one")
+    context.meta[INPUT] = True
+    if sys.stdin is None or sys.stdin.closed:
+        raise UsageError(f"{INPUT} is closed, from which no model comes - name a model file, or pipe one in")
+    if sys.stdin.isatty():
+        raise UsageError(f"{INPUT} is a terminal, from which no model comes - name a model file, or pipe one in")
+    path = context.with_resource(stream_file(INPUT))
+    copy_stream(sys.stdin.buffer, path)
     try:
         model = load_file(path)
     except ModelError as error:
@@ -277,23 +288,6 @@ def load_model(name: str) -> Model:
 def model_path(name: str) -> str:
     """Return the path of a model; for `-` that of the temporary file that it waits in, once it was read."""
     return name if name != STREAM else str(load_model(name).path)
-
-
-def _spool_input() -> Path:
-    """Return the temporary file that standard input is copied to, which is removed when the command ends."""
-    from graphkit.io.byte_source import INPUT, copy_stream, stream_file
-
-    context = click.get_current_context().find_root()
-    if context.meta.setdefault(INPUT, False):
-        raise UsageError(f"{INPUT} is named twice - it brings one model, so name a file for the other one")
-    context.meta[INPUT] = True
-    if sys.stdin is None or sys.stdin.closed:
-        raise UsageError(f"{INPUT} is closed, from which no model comes - name a model file, or pipe one in")
-    if sys.stdin.isatty():
-        raise UsageError(f"{INPUT} is a terminal, from which no model comes - name a model file, or pipe one in")
-    path = context.with_resource(stream_file(INPUT))
-    copy_stream(sys.stdin.buffer, path)
-    return path
 
 
 def output_destination(output: Path, weights: Placement) -> tuple[Path, Placement]:

@@ -271,34 +271,30 @@ def survey(sources: Sequence[str], options: Asked[SurveyFlags], output: str | No
     if asked.table is not None:
         _show_table(asked, asked.table, sources, Path(output) if output else None)
     else:
-        _run_survey(asked, sources, output)
+        from graphkit.fleet.survey import survey_models as run
+        from graphkit.fleet.survey_table import kind_lines
+        from graphkit.fleet.survey_task import models_of
 
-
-def _run_survey(asked: SurveyFlags, sources: Sequence[str], output: str | None) -> None:
-    from graphkit.fleet.survey import survey_models as run
-    from graphkit.fleet.survey_table import kind_lines
-    from graphkit.fleet.survey_task import models_of
-
-    if not sources:
-        raise UsageError("no models to survey - name a folder, a pattern, or a list of models")
-    if output is None or not output.endswith(".parquet"):
-        raise UsageError(f"{output or 'the table'}: is no Parquet file - name the table with -o TABLE.parquet")
-    if asked.where or asked.sort:
-        raise UsageError("--where and --sort are for a table - name one with --show")
-    executor = _make_executor(asked)
-    models = models_of(sources, sys.stdin or ())
-    with progress_on_terminal() as progress:
-        totals = run(models, output, executor, _row_options(asked, output), retries=asked.retry, progress=progress)
-    kept_text = f", {totals.kept:,} of them from an earlier run" if totals.kept else ""
-    models_text, errors_text = count_things(totals.models, "model(s)"), count_things(totals.errors, "error(s)")
-    print_line(f"{models_text} in {output}{kept_text}, {errors_text}, {totals.seconds:.1f} s.")
-    lines = [*kind_lines(output)]
-    for line in lines:
-        print_line(line)
-    show = f"$ graphkit survey --show {shlex.quote(output)}"
-    print_line(show)
-    for line in lines[:1]:  # the models that have what is worst
-        print_line(f"{show} --where {line.rpartition('(')[2].removesuffix(')')}")
+        if not sources:
+            raise UsageError("no models to survey - name a folder, a pattern, or a list of models")
+        if output is None or not output.endswith(".parquet"):
+            raise UsageError(f"{output or 'the table'}: is no Parquet file - name the table with -o TABLE.parquet")
+        if asked.where or asked.sort:
+            raise UsageError("--where and --sort are for a table - name one with --show")
+        executor = _make_executor(asked)
+        models = models_of(sources, sys.stdin or ())
+        with progress_on_terminal() as progress:
+            totals = run(models, output, executor, _row_options(asked, output), retries=asked.retry, progress=progress)
+        kept_text = f", {totals.kept:,} of them from an earlier run" if totals.kept else ""
+        models_text, errors_text = count_things(totals.models, "model(s)"), count_things(totals.errors, "error(s)")
+        print_line(f"{models_text} in {output}{kept_text}, {errors_text}, {totals.seconds:.1f} s.")
+        lines = [*kind_lines(output)]
+        for line in lines:
+            print_line(line)
+        show = f"$ graphkit survey --show {shlex.quote(output)}"
+        print_line(show)
+        for line in lines[:1]:  # the models that have what is worst
+            print_line(f"{show} --where {line.rpartition('(')[2].removesuffix(')')}")
 
 
 def _make_executor(asked: SurveyFlags) -> Executor:

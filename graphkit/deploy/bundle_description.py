@@ -117,23 +117,6 @@ def _check_file_name(path: Path, key: str, file: str) -> None:
         raise _description_error(path, key, f"{file[:40]!r} is not in the folder of the bundle.toml", "put it there")
 
 
-def _read_initial(path: Path) -> Initial:
-    """Return the initial values that a `bundle.toml` gives: `initial = -1e38`, or `initial = "state.npy"`."""
-    values = {}
-    for number, state in enumerate(convert_toml(path, read_toml(path), _Description).state):
-        key, initial = f"state[{number}].initial", state.initial
-        if isinstance(initial, str):
-            _check_file_name(path, key, initial)
-            try:
-                values[state.name] = np.asarray(np.load(path.parent / initial, allow_pickle=False))
-            except (OSError, ValueError, EOFError) as error:
-                problem = f"{initial[:40]!r} cannot be read: {error!s:.200}"
-                raise _description_error(path, key, problem, "write it with numpy.save") from error
-        elif initial is not None:
-            values[state.name] = np.asarray(initial)
-    return values
-
-
 def described_methods(described: tuple[Chain, ...], slots: int, update: Update) -> tuple[MethodModel, ...]:
     """Return the methods that a `bundle.toml` names, their caches in slots; refuse names that are not there."""
     methods = []
@@ -184,7 +167,19 @@ def method_chains(path: Path) -> tuple[tuple[Chain, ...], Initial]:
     description = path / BUNDLE_TOML
     if not description.is_file():
         return recurrent_methods(path), {}
-    return read_description(description), _read_initial(description)
+    chains, values = read_description(description), {}
+    for number, state in enumerate(convert_toml(description, read_toml(description), _Description).state):
+        key, initial = f"state[{number}].initial", state.initial
+        if isinstance(initial, str):
+            _check_file_name(description, key, initial)
+            try:
+                values[state.name] = np.asarray(np.load(description.parent / initial, allow_pickle=False))
+            except (OSError, ValueError, EOFError) as error:
+                problem = f"{initial[:40]!r} cannot be read: {error!s:.200}"
+                raise _description_error(description, key, problem, "write it with numpy.save") from error
+        elif initial is not None:
+            values[state.name] = np.asarray(initial)
+    return chains, values
 
 
 def recurrent_methods(path: Path) -> tuple[Chain, ...]:

@@ -207,19 +207,6 @@ def _draft_whisper(encoder: Model, first: Model, step: Model) -> _Draft:
     part = with_names(part, {f"encoder/{hidden.name}": STATE, f"encoder/{audio.name}": SOUND})
     if left := [value.name for value in part.roles.inputs if value.name != SOUND]:
         raise _refusal(first, f"the cache of its cross-attention depends on '{left[0]}'")
-    _check_prompt(part, first, step, words)
-    (_, _, width) = infer(part)[part.graph.values[STATE]].dims or (None, None, None)
-    section = {key: number for key, number in decoder.items() if key not in ("inputs", "outputs")}
-    section |= {"filename": "encoder.onnx", "hidden_size": width.constant if width else None, "inputs": {SOUND: SOUND}}
-    section["outputs"] = {STATE: STATE, **_cache_names("cross_present", SIDES[True][1])}
-    decoder["inputs"] |= _cache_names("cross_past", SIDES[True][0])
-    sections = {"encoder": section, "decoder": {"filename": "decoder.onnx", **decoder}}
-    models = {"encoder.onnx": part, "decoder.onnx": step}
-    return _Draft(models, {"type": "whisper", "vocab_size": words, **sections}, (first, cut))
-
-
-def _check_prompt(part: Model, first: Model, step: Model, words: int) -> None:
-    """Check, in one run, that later steps with nothing past give a prompt the logits that the first step gives it."""
 
     def run(model: Model, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         dtypes = {value.name: dtype_name(infer(model)[value].dtype) for value in model.graph.inputs}
@@ -239,6 +226,14 @@ def _check_prompt(part: Model, first: Model, step: Model, words: int) -> None:
     logits, right = run(step, feed)["logits"], expected["logits"]
     if not np.allclose(logits, right, rtol=0, atol=0.01 * np.abs(right).max()):
         raise _refusal(step, "it takes a prompt of several tokens otherwise than the model of the first step does")
+    (_, _, width) = infer(part)[part.graph.values[STATE]].dims or (None, None, None)
+    section = {key: number for key, number in decoder.items() if key not in ("inputs", "outputs")}
+    section |= {"filename": "encoder.onnx", "hidden_size": width.constant if width else None, "inputs": {SOUND: SOUND}}
+    section["outputs"] = {STATE: STATE, **_cache_names("cross_present", SIDES[True][1])}
+    decoder["inputs"] |= _cache_names("cross_past", SIDES[True][0])
+    sections = {"encoder": section, "decoder": {"filename": "decoder.onnx", **decoder}}
+    models = {"encoder.onnx": part, "decoder.onnx": step}
+    return _Draft(models, {"type": "whisper", "vocab_size": words, **sections}, (first, cut))
 
 
 def _cache_names(key: str, name: str) -> dict[str, str]:

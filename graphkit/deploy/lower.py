@@ -325,22 +325,11 @@ def _draft_parts(changes: AskedChanges, sizes: LowerSizes, options: LowerOptions
         if needs_whole:
             parts = [part.with_whole_sound() for part in parts]
             contract = build_contract(parts, pipeline, tables, sizes, options.pad)
-    used = _used_options(changes, sizes, options)
-    if options.kv_layout == "stacked" and pipeline.step is not None:
-        states = contract.states
-        parts, contract = stack_caches(parts, contract, pipeline.step, sizes.target)
-        if contract.states != states:
-            used = replace(used, kv_layout="stacked")
-    return Draft(changes, parts, replace(contract, options=used), arrays)
-
-
-def _used_options(changes: AskedChanges, sizes: LowerSizes, options: LowerOptions) -> LoweredWith:
-    """Return the options as a contract records them, but for the layout of caches."""
     encoder, step = changes.pipeline.encoder, changes.pipeline.step
     counted = {*symbol_roles(encoder).values()} & {"encoder", "sequence", "total"} if encoder is not None else ()
     has_length = bool(counted) or (encoder is not None and encoder.roles.first("tokens") is not None)
     is_default = sizes.floor < LEAST_QUANTIZED and sizes.floor == _mask_floor(changes.pipeline, sizes.target, None)
-    return LoweredWith(
+    used = LoweredWith(
         target=options.target,
         batch=sizes.batch,
         src_len=sizes.source if has_length else None,
@@ -353,6 +342,12 @@ def _used_options(changes: AskedChanges, sizes: LowerSizes, options: LowerOption
         dims=dict(sizes.dims),
         passes=tuple(sorted(sizes.passes)),
     )
+    if options.kv_layout == "stacked" and pipeline.step is not None:
+        states = contract.states
+        parts, contract = stack_caches(parts, contract, pipeline.step, sizes.target)
+        if contract.states != states:
+            used = replace(used, kv_layout="stacked")
+    return Draft(changes, parts, replace(contract, options=used), arrays)
 
 
 def _at_opset(part: Lowered, asked: int | None, newest: int, target: Target) -> Lowered:

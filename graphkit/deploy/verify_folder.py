@@ -70,7 +70,26 @@ def verify_folder(
     if not (folder / Contract.FILE).is_file():
         names = f"neither {Contract.FILE} nor {BundleContract.FILE}"
         raise UsageError(f"{folder}: has {names} - name what graphkit lower or bundle wrote")
-    return _lowering_proof(export, folder, read_contract(folder / Contract.FILE, altered=True), options, progress)
+    contract = read_contract(folder / Contract.FILE, altered=True)
+    rate = options.tokens_rate
+    proving = _proof_options(options, options.tolerance if rate is None else math.inf)
+    whole = find_pipeline(export)
+    pipeline = whole.from_steps()
+    with run_isolated(options.limits):
+        check_prompt(asked_changes(whole, contract.options).originals)
+    draft = lower_again(pipeline, contract.options, limits=options.limits, progress=progress)
+    originals = draft.changes.originals if options.same_weights else pipeline.originals
+
+    def prove() -> LoweringProof:
+        proof = verify_lowering(originals, folder, proving, progress=portion_of(progress, 0.0, 0.7))
+        if not options.same_weights:
+            return proof if rate is None else _by_tokens(proof, rate, options.tolerance)
+        if done := draft.changes.options:
+            note = f"The proof is against the export with {' and '.join(done)}, as {Contract.FILE} records."
+            proof = replace(proof, notes=(*proof.notes, note))
+        return proof if proof.provider != "cpu" else _with_stages(proof, draft, folder, options, progress)
+
+    return _prove_folder(folder, contract, draft.folder, options, prove)
 
 
 def _prove_folder(
@@ -142,30 +161,6 @@ def _other_proof(contract: DeployContract, proof: LoweringProof | BundleProof, m
 def _proof_options(options: FolderOptions, tolerance: float | None) -> DeploymentProofOptions:
     shared = {name: getattr(options, name) for name in ("seed", "limits", "same_weights", "provider")}
     return DeploymentProofOptions(tolerance=tolerance, **shared)
-
-
-def _lowering_proof(
-    export: Path, folder: Path, contract: Contract, options: FolderOptions, progress: Progress
-) -> LoweringProof:
-    rate = options.tokens_rate
-    proving = _proof_options(options, options.tolerance if rate is None else math.inf)
-    whole = find_pipeline(export)
-    pipeline = whole.from_steps()
-    with run_isolated(options.limits):
-        check_prompt(asked_changes(whole, contract.options).originals)
-    draft = lower_again(pipeline, contract.options, limits=options.limits, progress=progress)
-    originals = draft.changes.originals if options.same_weights else pipeline.originals
-
-    def prove() -> LoweringProof:
-        proof = verify_lowering(originals, folder, proving, progress=portion_of(progress, 0.0, 0.7))
-        if not options.same_weights:
-            return proof if rate is None else _by_tokens(proof, rate, options.tolerance)
-        if done := draft.changes.options:
-            note = f"The proof is against the export with {' and '.join(done)}, as {Contract.FILE} records."
-            proof = replace(proof, notes=(*proof.notes, note))
-        return proof if proof.provider != "cpu" else _with_stages(proof, draft, folder, options, progress)
-
-    return _prove_folder(folder, contract, draft.folder, options, prove)
 
 
 def _with_stages(

@@ -119,7 +119,18 @@ def _fold_repeatedly(
     model: Model, spec: DimSpec, options: FoldingOptions, without: Collection[type[Rewrite]], *, sparing: bool
 ) -> Outcome:
     changes, counts = list[PassChange](), Counts()
-    rewrites, keep_fusions = _configured_rewrites(options, without, sparing), options.keep_fusions and not options.fuse
+    kinds = FOLDING
+    if options.fuse:
+        from graphkit.passes.fuse_passes import FUSING, SHARING
+
+        kinds = (*SHARING, *FOLDING, *FUSING)
+    configured = {
+        DropZeroAdds: DropZeroAdds(signs=not options.fuse),
+        FoldConstants: FoldConstants(options.limit, half=options.fuse),
+        SimplifyScatter: SimplifyScatter(sparing=sparing),
+    }
+    rewrites = tuple(configured.get(kind) or kind() for kind in kinds if kind not in without)
+    keep_fusions = options.keep_fusions and not options.fuse
     for _ in range(MAX_ROUNDS):
         outcome = run_to_fixpoint(model, rewrites, spec, counts, keep_fusions=keep_fusions)
         model = outcome.model
@@ -133,19 +144,3 @@ def _fold_repeatedly(
         if model is outcome.model:
             break
     return Outcome(model, (*changes, *describe_counts(counts)), outcome.declined)
-
-
-def _configured_rewrites(
-    options: FoldingOptions, without: Collection[type[Rewrite]], sparing: bool
-) -> tuple[Rewrite, ...]:
-    kinds = FOLDING
-    if options.fuse:
-        from graphkit.passes.fuse_passes import FUSING, SHARING
-
-        kinds = (*SHARING, *FOLDING, *FUSING)
-    configured = {
-        DropZeroAdds: DropZeroAdds(signs=not options.fuse),
-        FoldConstants: FoldConstants(options.limit, half=options.fuse),
-        SimplifyScatter: SimplifyScatter(sparing=sparing),
-    }
-    return tuple(configured.get(kind) or kind() for kind in kinds if kind not in without)

@@ -73,7 +73,21 @@ class SplitReport(ProvenReport):
 
     def blocks(self) -> Iterator[Block]:
         yield proof_outcome(f"Split on {self.condition} into {FIRST_NAME} and {PAST_NAME}.", self.proof)
-        yield from self._sizes()
+        rows = [("before", f.name, f.bytes) for f in self.before] + [("after", f.name, f.bytes) for f in self.after]
+        yield table("When | File:code | Bytes:number", rows)
+        before = sum(f.bytes or 0 for f in self.before)
+        after = sum(f.bytes or 0 for f in self.after)
+        if self.weights == "in-place":
+            yield Prose(f"{after:,} bytes written. The weights stay in the files above: keep them beside the models.")
+        elif before:
+            yield Prose(f"{after / before:.3f} times the bytes of the merged model.")
+        if self.copied:
+            yield Prose(copied_text(self.copied))
+        if self.encoder:
+            copy = f"copy {self.encoder} to the pair before you fold or run it"
+            yield Prose(f"Its encoder lies beside the source: {copy}.")
+        if self.unused:
+            yield Prose(unused_text(self.unused))
         yield from (Prose(note, "warning") for note in self.notes)
         yield Heading("KV strategy")
         yield Prose(
@@ -94,23 +108,6 @@ class SplitReport(ProvenReport):
             yield from ports.blocks()
         yield from proof_blocks(self.proof, "the files are")
         yield from cost_change_blocks(self.costs)
-
-    def _sizes(self) -> Iterator[Block]:
-        rows = [("before", f.name, f.bytes) for f in self.before] + [("after", f.name, f.bytes) for f in self.after]
-        yield table("When | File:code | Bytes:number", rows)
-        before = sum(f.bytes or 0 for f in self.before)
-        after = sum(f.bytes or 0 for f in self.after)
-        if self.weights == "in-place":
-            yield Prose(f"{after:,} bytes written. The weights stay in the files above: keep them beside the models.")
-        elif before:
-            yield Prose(f"{after / before:.3f} times the bytes of the merged model.")
-        if self.copied:
-            yield Prose(copied_text(self.copied))
-        if self.encoder:
-            copy = f"copy {self.encoder} to the pair before you fold or run it"
-            yield Prose(f"Its encoder lies beside the source: {copy}.")
-        if self.unused:
-            yield Prose(unused_text(self.unused))
 
 
 def split_file(

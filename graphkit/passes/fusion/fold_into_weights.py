@@ -57,7 +57,23 @@ def affine_of(model: Model, node: Node, value: Value, channels: Channels, dtype:
     if not node.is_op(*AFFINE_OPERATORS):
         raise MatchFailure
     if node.op_type == "BatchNormalization":
-        return _affine_of_normalization(model, node, value, channels)
+        if node.inputs[0] is not value or len(node.inputs) != 5 or any(node.outputs[1:]):
+            raise MatchFailure("it is a BatchNormalization that learns, or lacks parameters")
+        if node.scope.opset() < PLAIN_NORMALIZATION_SINCE or node.attr("training_mode", 0) != 0:
+            raise MatchFailure("it is a BatchNormalization that learns, or may learn")
+        if channels.axis != 1:
+            raise MatchFailure("it normalizes along another axis than that of the channels")
+        parameters = [_constant_elements(model, parameter) for parameter in node.inputs[1:]]
+        scale, bias, mean, variance = parameters
+        epsilon = node.attr("epsilon", EPSILON)
+        if epsilon is None or any(array.shape != (channels.count,) for array in parameters):
+            raise MatchFailure("its parameters are not one number for each channel")
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            factor = scale / np.sqrt(variance + epsilon)
+            shift = bias - mean * factor
+        if not (np.isfinite(factor).all() and np.isfinite(shift).all()):
+            raise MatchFailure("its parameters make numbers that are not finite")
+        return Affine(factor, shift)
     if node.op_type == "Neg":
         return Affine(-np.ones(1))
     if not broadcasts_inputs(node):
@@ -105,26 +121,6 @@ def _constant_elements(model: Model, value: Value | None) -> np.ndarray:
         return model.array(tensor).astype(np.float64).reshape(-1)
     except ModelError as error:  # its data file is missing
         raise MatchFailure(f"the values of '{tensor.name}' cannot be read: {error.problem}") from error
-
-
-def _affine_of_normalization(model: Model, node: Node, value: Value, channels: Channels) -> Affine:
-    if node.inputs[0] is not value or len(node.inputs) != 5 or any(node.outputs[1:]):
-        raise MatchFailure("it is a BatchNormalization that learns, or lacks parameters")
-    if node.scope.opset() < PLAIN_NORMALIZATION_SINCE or node.attr("training_mode", 0) != 0:
-        raise MatchFailure("it is a BatchNormalization that learns, or may learn")
-    if channels.axis != 1:
-        raise MatchFailure("it normalizes along another axis than that of the channels")
-    parameters = [_constant_elements(model, parameter) for parameter in node.inputs[1:]]
-    scale, bias, mean, variance = parameters
-    epsilon = node.attr("epsilon", EPSILON)
-    if epsilon is None or any(array.shape != (channels.count,) for array in parameters):
-        raise MatchFailure("its parameters are not one number for each channel")
-    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-        factor = scale / np.sqrt(variance + epsilon)
-        shift = bias - mean * factor
-    if not (np.isfinite(factor).all() and np.isfinite(shift).all()):
-        raise MatchFailure("its parameters make numbers that are not finite")
-    return Affine(factor, shift)
 
 
 Axes = tuple[int, ...]

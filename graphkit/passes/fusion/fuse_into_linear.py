@@ -58,48 +58,38 @@ class FusePads(NodeRewrite):
             return
         if not editor.is_free(pad) or editor.is_static(node):
             return
-        attributes = attributes_of(node) | {"pads": _joined_pads(editor, pad, node)}
+        if (rank := editor.shapes[node.inputs[0]].rank) is None or rank < 3:
+            raise MatchFailure("the rank of its data is not known")
+        fill, opset = pad.input(2), pad.scope.opset()
+        if opset < INPUTS_SINCE:
+            raise MatchFailure(f"'{pad.label}' is of an opset before {INPUTS_SINCE}")
+        if pad.attr("mode", "constant") != "constant" or (fill is not None and editor.uniform(fill) != 0):
+            raise MatchFailure(f"'{pad.label}' adds something else than zeros")
+        amounts, axes = editor.known_integers(pad.input(1)), list(range(rank))
+        chosen = editor.known_integers(pad.input(3)) if opset >= AXES_SINCE and pad.input(3) is not None else axes
+        if amounts is None or chosen is None or len(amounts) != 2 * len(chosen):
+            raise MatchFailure(f"how much '{pad.label}' adds is not known")
+        if sorted({axis % rank for axis in chosen}) != sorted(axis % rank for axis in chosen):
+            raise MatchFailure(f"'{pad.label}' names an axis twice")
+        around = [0] * (2 * rank)
+        for axis, before, after in zip(chosen, amounts, amounts[len(chosen) :], strict=False):
+            around[axis % rank], around[axis % rank + rank] = before, after
+        if min(around) < 0:
+            raise MatchFailure(f"'{pad.label}' takes elements away")
+        if any(around[axis] for axis in (0, 1, rank, rank + 1)):
+            raise MatchFailure(f"'{pad.label}' adds batches or channels")
+        added, zeros = [*around[2:rank], *around[rank + 2 :]], (0,) * (2 * (rank - 2))
+        automatic = node.attr("auto_pad", "NOTSET")
+        if automatic not in UNPADDED:
+            raise MatchFailure("it chooses its own padding")
+        conv_pads = node.attr("pads", zeros) if automatic == "NOTSET" else zeros
+        if conv_pads is None or len(conv_pads) != len(zeros):
+            raise MatchFailure("its pads do not fit the rank of its data")
+        attributes = attributes_of(node) | {"pads": [sum(pair) for pair in zip(added, conv_pads, strict=True)]}
         attributes.pop("auto_pad", None)
         outputs = [value.name for value in node.results]
         editor.replace(node, NewNode("Conv", [pad.inputs[0], *node.inputs[1:]], outputs, attributes, like=node))
         editor.note("Pad(s) put into the pads of a Conv")
-
-
-def _joined_pads(editor: Editor, pad: Node, conv: Node) -> list[int]:
-    if (rank := editor.shapes[conv.inputs[0]].rank) is None or rank < 3:
-        raise MatchFailure("the rank of its data is not known")
-    around = _pads_around(editor, pad, rank)
-    if min(around) < 0:
-        raise MatchFailure(f"'{pad.label}' takes elements away")
-    if any(around[axis] for axis in (0, 1, rank, rank + 1)):
-        raise MatchFailure(f"'{pad.label}' adds batches or channels")
-    added, zeros = [*around[2:rank], *around[rank + 2 :]], (0,) * (2 * (rank - 2))
-    automatic = conv.attr("auto_pad", "NOTSET")
-    if automatic not in UNPADDED:
-        raise MatchFailure("it chooses its own padding")
-    conv_pads = conv.attr("pads", zeros) if automatic == "NOTSET" else zeros
-    if conv_pads is None or len(conv_pads) != len(zeros):
-        raise MatchFailure("its pads do not fit the rank of its data")
-    return [sum(pair) for pair in zip(added, conv_pads, strict=True)]
-
-
-def _pads_around(editor: Editor, pad: Node, rank: int) -> list[int]:
-    """Return how many zeros a Pad adds before each axis, then after each."""
-    fill, opset = pad.input(2), pad.scope.opset()
-    if opset < INPUTS_SINCE:
-        raise MatchFailure(f"'{pad.label}' is of an opset before {INPUTS_SINCE}")
-    if pad.attr("mode", "constant") != "constant" or (fill is not None and editor.uniform(fill) != 0):
-        raise MatchFailure(f"'{pad.label}' adds something else than zeros")
-    amounts, axes = editor.known_integers(pad.input(1)), list(range(rank))
-    chosen = editor.known_integers(pad.input(3)) if opset >= AXES_SINCE and pad.input(3) is not None else axes
-    if amounts is None or chosen is None or len(amounts) != 2 * len(chosen):
-        raise MatchFailure(f"how much '{pad.label}' adds is not known")
-    if sorted({axis % rank for axis in chosen}) != sorted(axis % rank for axis in chosen):
-        raise MatchFailure(f"'{pad.label}' names an axis twice")
-    pads = [0] * (2 * rank)
-    for axis, before, after in zip(chosen, amounts, amounts[len(chosen) :], strict=False):
-        pads[axis % rank], pads[axis % rank + rank] = before, after
-    return pads
 
 
 BROADCAST_BIAS_SINCE = 7

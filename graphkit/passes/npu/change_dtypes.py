@@ -228,7 +228,24 @@ class Dequantize(Rewrite):
                     rewrite(editor, weights, node)
         for node in editor.nodes("DequantizeLinear") if self.qdq else ():
             with editor.matching(node):
-                _replace_dequantized(editor, weights, node)
+                value, scale, out = node.operand(0), node.operand(1), node.result()
+                if node.attr("block_size", 0):
+                    raise MatchFailure("each block of its weight has a scale")
+                if (data := data_of(value, node.input(2))) is not None:
+                    if data.scale is not scale or editor.shapes[data.floats].dtype != editor.shapes[out].dtype:
+                        raise MatchFailure("it has another scale or dtype than the QuantizeLinear before it")
+                    if editor.bypass(node, data.floats):
+                        editor.note("QuantizeLinear and DequantizeLinear pair(s) gone")
+                elif value.constant is not None and scale.constant is not None:
+                    axis = node.attr("axis", 1) or 0
+                    if editor.bypass(
+                        node, weights.of(value, node.input(2), [scale.constant], scale.constant.data_type, axis)
+                    ):
+                        editor.note("weight(s) dequantised")
+                elif (rows := value.producer) is not None and rows.is_op("Gather"):
+                    _dequantized_rows(editor, weights, node, rows)
+                else:
+                    raise MatchFailure("its data is neither constant nor given by a QuantizeLinear with its zero point")
 
 
 def _integer_product(editor: Editor, weights: FloatWeights, node: Node) -> None:
@@ -294,26 +311,6 @@ def _emit_product(editor: Editor, node: Node, data: Value, weight: str, bias: Va
     added = [NewNode("Add", [product, bias], [out.name])] if bias is not None else []
     editor.replace(node, NewNode("MatMul", [data, weight], [product], like=node), *added)
     editor.note("product(s) of integers computed with floats")
-
-
-def _replace_dequantized(editor: Editor, weights: FloatWeights, node: Node) -> None:
-    """Replace a dequantised weight by floats, or data that is quantised and dequantised by the data itself."""
-    value, scale, out = node.operand(0), node.operand(1), node.result()
-    if node.attr("block_size", 0):
-        raise MatchFailure("each block of its weight has a scale")
-    if (data := data_of(value, node.input(2))) is not None:
-        if data.scale is not scale or editor.shapes[data.floats].dtype != editor.shapes[out].dtype:
-            raise MatchFailure("it has another scale or dtype than the QuantizeLinear before it")
-        if editor.bypass(node, data.floats):
-            editor.note("QuantizeLinear and DequantizeLinear pair(s) gone")
-    elif value.constant is not None and scale.constant is not None:
-        axis = node.attr("axis", 1) or 0
-        if editor.bypass(node, weights.of(value, node.input(2), [scale.constant], scale.constant.data_type, axis)):
-            editor.note("weight(s) dequantised")
-    elif (rows := value.producer) is not None and rows.is_op("Gather"):
-        _dequantized_rows(editor, weights, node, rows)
-    else:
-        raise MatchFailure("its data is neither constant nor given by a QuantizeLinear with its zero point")
 
 
 def _dequantized_rows(editor: Editor, weights: FloatWeights, node: Node, rows: Node) -> None:

@@ -547,7 +547,33 @@ class RotarySignToTable(NodeRewrite):
         if not any(sources):
             return
         product, rotated = _reading_product(editor, node)
-        editor.replace(product, *_make_nodes(editor, node, sources, product, rotated))
+        joined, out = node.result(), product.result()
+        if (table := next((value for value in product.operands if value is not rotated), None)) is None:
+            raise MatchFailure("what it rotates is not multiplied by a table")
+        signs = _sign_table(editor, node, joined, sources, rotated)
+        before, after = editor.shapes[table].sizes(), editor.shapes[rotated].sizes()
+        if before is None or after is None:
+            raise MatchFailure(f"the dims of its table are not all numbers: {editor.shapes[table]}")
+        if len(before) > len(after) or math.prod(np.broadcast_shapes(before, signs.shape)) > math.prod(after):
+            raise MatchFailure("its table has more elements than what it rotates")
+        made: list[NewNode] = []
+
+        def reshape(source: NodeInput, dims: Sequence[int], base: str) -> NodeInput:
+            name = editor.unique_name(f"{base}_positive")
+            made.append(editor.make_reshape(source, dims, name))
+            return name
+
+        parts: list[NodeInput] = []
+        for value, source in zip(node.operands, sources, strict=True):
+            part, dims = value if source is None else source, editor.shapes[value].sizes()
+            is_same = source is None or dims is None or editor.shapes[source].sizes() == dims
+            parts.append(part if is_same or dims is None else reshape(part, dims, value.name))
+        name = editor.unique_name(f"{joined.name}_positive")
+        made.append(make_concat(parts, node.attr("axis", 0), name, like=node))
+        result = name if rotated is joined else reshape(name, after, rotated.name)
+        signed = editor.unique_name(f"{table.name}_signed")
+        made.append(NewNode("Mul", [table, editor.constant(signs, f"{table.name}_signs")], [signed]))
+        editor.replace(product, *made, NewNode("Mul", [result, signed], [out.name], like=product))
         editor.note("Neg(s) moved into the signs of a table")
 
 
@@ -576,38 +602,6 @@ def _reading_product(editor: Editor, concat: Node) -> tuple[Node, Value]:
             return node, value
         value = node.outputs[0] if node.operator in RESHAPING and node.input(0) is value else None
     raise MatchFailure("what it rotates is not multiplied by a table")
-
-
-def _make_nodes(
-    editor: Editor, concat: Node, sources: list[Value | None], product: Node, rotated: Value
-) -> list[NewNode]:
-    joined, out = concat.result(), product.result()
-    if (table := next((value for value in product.operands if value is not rotated), None)) is None:
-        raise MatchFailure("what it rotates is not multiplied by a table")
-    signs = _sign_table(editor, concat, joined, sources, rotated)
-    before, after = editor.shapes[table].sizes(), editor.shapes[rotated].sizes()
-    if before is None or after is None:
-        raise MatchFailure(f"the dims of its table are not all numbers: {editor.shapes[table]}")
-    if len(before) > len(after) or math.prod(np.broadcast_shapes(before, signs.shape)) > math.prod(after):
-        raise MatchFailure("its table has more elements than what it rotates")
-    made: list[NewNode] = []
-
-    def reshape(source: NodeInput, dims: Sequence[int], base: str) -> NodeInput:
-        name = editor.unique_name(f"{base}_positive")
-        made.append(editor.make_reshape(source, dims, name))
-        return name
-
-    parts: list[NodeInput] = []
-    for value, source in zip(concat.operands, sources, strict=True):
-        part, dims = value if source is None else source, editor.shapes[value].sizes()
-        is_same = source is None or dims is None or editor.shapes[source].sizes() == dims
-        parts.append(part if is_same or dims is None else reshape(part, dims, value.name))
-    name = editor.unique_name(f"{joined.name}_positive")
-    made.append(make_concat(parts, concat.attr("axis", 0), name, like=concat))
-    result = name if rotated is joined else reshape(name, after, rotated.name)
-    signed = editor.unique_name(f"{table.name}_signed")
-    made.append(NewNode("Mul", [table, editor.constant(signs, f"{table.name}_signs")], [signed]))
-    return [*made, NewNode("Mul", [result, signed], [out.name], like=product)]
 
 
 def _sign_table(editor: Editor, concat: Node, joined: Value, sources: list[Value | None], rotated: Value) -> np.ndarray:

@@ -218,14 +218,10 @@ class _Plan(Builder):
             return parts[0] if len(parts) == 1 else self.append(make_concat(parts, axis), "taken")
         if step > 1 and list(positions) == list(range(positions[0], positions[-1] + 1, step)):
             return self._slice_run(source, axis, range(positions[0], positions[-1] + 1, step))
-        return self._interleave_rows(source, axis, positions, len(runs))
-
-    def _interleave_rows(self, source: NodeInput, axis: int, positions: Sequence[int], pieces: int) -> NodeInput:
-        """Order an axis of `[a, b]` rows as `[b, a]`."""
         size, step = int(self.pattern.dims[axis]), positions[1]
         is_grid = step > 1 and size % step == 0 and len(positions) == size
         if not is_grid or list(positions) != [i + j for i in range(step) for j in range(0, size, step)]:
-            raise MatchFailure(f"its indices are {pieces:,} separate pieces")
+            raise MatchFailure(f"its indices are {len(runs):,} separate pieces")
         sizes = [dim.constant or 0 for dim in self.dims]
         if 0 in sizes:
             raise MatchFailure("it orders rows of a tensor whose dims are not all numbers of at least 1")

@@ -204,17 +204,6 @@ def _groups_to_channels(draft: Draft) -> None:
 
 def fit_older_version(draft: Draft, before: OpSchema, after: OpSchema) -> None:
     """Leave out what the older version of an operator does not have where that is its default; else a MatchFailure."""
-    _fit_attributes(draft, before, after)
-    if after.since_version == AXES_FROM_THE_BACK:
-        _count_axes_from_the_front(draft)
-    outputs = draft.node.outputs[: len(draft.outputs)]
-    if not _fit_formals(draft, "input", before.inputs, after.inputs, draft.inputs, after.since_version):
-        draft.inputs = draft.inputs[: len(before.inputs)]
-    if not _fit_formals(draft, "output", before.outputs, after.outputs, outputs, after.since_version):
-        draft.outputs = draft.outputs[: len(before.outputs)]
-
-
-def _fit_attributes(draft: Draft, before: OpSchema, after: OpSchema) -> None:
     given, since = dict(draft.attributes), after.since_version
     for name, value in given.items():
         if name not in before.attributes:
@@ -231,6 +220,13 @@ def _fit_attributes(draft: Draft, before: OpSchema, after: OpSchema) -> None:
             raise MatchFailure(f"it has no attribute '{name}', which it needs before opset {since}")
         if is_kept and default != former:
             draft.attributes[name] = default
+    if after.since_version == AXES_FROM_THE_BACK:
+        _count_axes_from_the_front(draft)
+    outputs = draft.node.outputs[: len(draft.outputs)]
+    if not _fit_formals(draft, "input", before.inputs, after.inputs, draft.inputs, after.since_version):
+        draft.inputs = draft.inputs[: len(before.inputs)]
+    if not _fit_formals(draft, "output", before.outputs, after.outputs, outputs, after.since_version):
+        draft.outputs = draft.outputs[: len(before.outputs)]
 
 
 def _default_of(schema: OpSchema, name: str) -> Any:

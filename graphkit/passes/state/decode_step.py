@@ -195,32 +195,29 @@ class UnpackLogitsWeight(Rewrite):
         product = chain_end(logits, before).producer
         if product is not None and product.is_op("MatMul") and product.scope.opset() >= SINCE:
             with editor.matching(product):
-                self._unpack(editor, product)
-
-    def _unpack(self, editor: Editor, product: Node) -> None:
-        weight, dims = product.operand(1), editor.shapes[product.operand(0)].dims
-        tensor = weight.constant
-        if tensor is None or len(tensor.dims) != 2 or tensor.data_type != TensorProto.FLOAT:
-            raise MatchFailure
-        rows, columns = tensor.dims
-        if columns < self.wide * rows or 4 * rows * columns < self.large:
-            raise MatchFailure  # it does not pay to read it as it lies
-        if editor.is_output(weight) or len(weight.consumers) > 1:
-            raise MatchFailure(f"'{weight.name}' is read elsewhere too")
-        if dims is None or len(dims) < 2:
-            raise MatchFailure("how many axes its other operand has is not known")
-        made = TensorProto()
-        made.CopyFrom(tensor)
-        made.dims.insert(0, 1)
-        name = editor.tensor(made, f"{weight.name}_unpacked")
-        if len(dims) > 2:
-            editor.set_inputs(product, {1: name})
-        else:
-            result = product.result().name
-            raised, first = editor.unique_name(f"{result}_raised"), editor.integers([0], "first_axis")
-            of_three_axes = NewNode("MatMul", [product.operand(0), name], [raised], like=product)
-            editor.replace(product, of_three_axes, NewNode("Squeeze", [raised, first], [result]))
-        editor.note("matrix of logits given a third axis, so that onnxruntime does not pack it")
+                weight, dims = product.operand(1), editor.shapes[product.operand(0)].dims
+                tensor = weight.constant
+                if tensor is None or len(tensor.dims) != 2 or tensor.data_type != TensorProto.FLOAT:
+                    raise MatchFailure
+                rows, columns = tensor.dims
+                if columns < self.wide * rows or 4 * rows * columns < self.large:
+                    raise MatchFailure  # it does not pay to read it as it lies
+                if editor.is_output(weight) or len(weight.consumers) > 1:
+                    raise MatchFailure(f"'{weight.name}' is read elsewhere too")
+                if dims is None or len(dims) < 2:
+                    raise MatchFailure("how many axes its other operand has is not known")
+                made = TensorProto()
+                made.CopyFrom(tensor)
+                made.dims.insert(0, 1)
+                name = editor.tensor(made, f"{weight.name}_unpacked")
+                if len(dims) > 2:
+                    editor.set_inputs(product, {1: name})
+                else:
+                    result = product.result().name
+                    raised, first = editor.unique_name(f"{result}_raised"), editor.integers([0], "first_axis")
+                    of_three_axes = NewNode("MatMul", [product.operand(0), name], [raised], like=product)
+                    editor.replace(product, of_three_axes, NewNode("Squeeze", [raised, first], [result]))
+                editor.note("matrix of logits given a third axis, so that onnxruntime does not pack it")
 
 
 AXIS = 1  # of `[batch, 1, width]`
