@@ -85,7 +85,14 @@ class Scores:
     def _reach_through(self, node: Node, index: int, value: Value) -> Reach:
         out = node.outputs[0] if node.outputs else None
         if node.is_op("Softmax"):
-            return self._reach_of_softmax(node, value)
+            is_flat = node.scope.opset() < 13  # over all axes from this one on
+            axis, rank = node.attr("axis", 1 if is_flat else -1), self.editor.shapes[value].rank
+            if axis is not None and rank is not None and axis >= 0:
+                axis -= rank
+            first = -math.inf if rank is None else -rank
+            if axis is None or not first <= axis < 0 or (is_flat and (rank is None or axis != -1)):
+                raise MatchFailure(f"'{node.label}' is not known to be over one axis of its scores")
+            return Reach(axis)
         if node.is_op(SUMS) and any(each.is_op("Softmax") for each, _ in value.consumers):
             axes: Sequence[int] = self.editor.known_integers(node.input(1)) or node.attr("axes", ()) or ()
             if not (rank := self.editor.shapes[value].rank) or len(axes) != 1:
@@ -110,16 +117,6 @@ class Scores:
         if joined_parts(node):
             return self._reach(out)  # beside scores of no mask, such as those of sinks
         raise MatchFailure(f"'{node.label}' ({node.operator}) reads what it gives, before any Softmax")
-
-    def _reach_of_softmax(self, node: Node, value: Value) -> Reach:
-        is_flat = node.scope.opset() < 13  # over all axes from this one on
-        axis, rank = node.attr("axis", 1 if is_flat else -1), self.editor.shapes[value].rank
-        if axis is not None and rank is not None and axis >= 0:
-            axis -= rank
-        first = -math.inf if rank is None else -rank
-        if axis is None or not first <= axis < 0 or (is_flat and (rank is None or axis != -1)):
-            raise MatchFailure(f"'{node.label}' is not known to be over one axis of its scores")
-        return Reach(axis)
 
     def _reach_of_elementwise(self, node: Node, index: int, out: Value) -> Reach:
         scale = 1.0

@@ -302,7 +302,22 @@ class SpecializeInput(Pass):
         inlined = model.with_proto(proto)
         if inlined.graph.values[bound.name].consumers and bound.name not in live_names(proto.graph):
             proto = remove_dead_code(inlined).model.proto  # which alone reads the input
-        changes += _bind_input(proto, bound, declared, self.value, model.label)
+        live, text = bound.name in live_names(proto.graph), shape_text(declared.dims)
+        dims = declared.dims if declared.dims is not None else ("?",)
+        shape = tuple(dim for dim in dims if isinstance(dim, int))
+        if live and len(shape) != len(dims):
+            problem = f"input '{bound.name}' is read at a shape that is not fixed: {text}"
+            raise UsageError(f"{model.label}: {problem} - declare its dims as numbers first")
+        if live and math.prod(shape) > MAX_ELEMENTS:
+            problem = f"input '{bound.name}' is read, and its shape {text} is too large for a constant"
+            raise UsageError(f"{model.label}: {problem} - at most {MAX_ELEMENTS:,} elements are written")
+        drop_inputs(proto.graph, (bound.name,))
+        if live:
+            constant = np.full(shape, self.value, onnx.helper.tensor_dtype_to_np_dtype(declared.dtype))
+            proto.graph.initializer.append(onnx.numpy_helper.from_array(constant, bound.name))
+        changes += [
+            f"input '{bound.name}' is {str(self.value).lower() if isinstance(self.value, bool) else self.value}"
+        ]
         reason = f"its condition does not follow from '{self.input}' alone"
         declined = tuple(Declined(node.path, branch_fault(node) or reason) for node in undecided)
         return Outcome(model.with_proto(proto), tuple(changes), declined)
@@ -342,23 +357,3 @@ def _condition_value(model: Model, node: Node, bound: Value, array: np.ndarray) 
 
 def _is_plain(node: Node) -> bool:
     return not (node.bodies or node.domain)
-
-
-def _bind_input(
-    proto: onnx.ModelProto, bound: Value, declared: TensorType, number: bool | int, label: str
-) -> list[str]:
-    """Put a constant in the place of the input, where something still reads it."""
-    live, text = bound.name in live_names(proto.graph), shape_text(declared.dims)
-    dims = declared.dims if declared.dims is not None else ("?",)
-    shape = tuple(dim for dim in dims if isinstance(dim, int))
-    if live and len(shape) != len(dims):
-        problem = f"input '{bound.name}' is read at a shape that is not fixed: {text}"
-        raise UsageError(f"{label}: {problem} - declare its dims as numbers first")
-    if live and math.prod(shape) > MAX_ELEMENTS:
-        problem = f"input '{bound.name}' is read, and its shape {text} is too large for a constant"
-        raise UsageError(f"{label}: {problem} - at most {MAX_ELEMENTS:,} elements are written")
-    drop_inputs(proto.graph, (bound.name,))
-    if live:
-        array = np.full(shape, number, onnx.helper.tensor_dtype_to_np_dtype(declared.dtype))
-        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, bound.name))
-    return [f"input '{bound.name}' is {str(number).lower() if isinstance(number, bool) else number}"]

@@ -199,7 +199,13 @@ class MergeSiblingMatmuls(Rewrite):
             gains = [len(each) + count - 2 - (count > 0) for each, count in zip(layers, adds, strict=True)]
             if len(layers[0]) > 1 and min(gains) >= 0:
                 with editor.matching(layers[0][0].linear.node):
-                    weight = _joined_weight(editor, layers[0])
+                    joined = layers[0]
+                    linears = [sibling.linear for sibling in joined]
+                    tensor, axis = linears[0].tensor, linears[0].gives[0]
+                    dims = list(tensor.dims)
+                    dims[axis] = sum(linear.result.count for linear in linears)
+                    parts = join_weights([read_elements(editor.model, linear.tensor) for linear in linears], axis)
+                    weight = editor.weight(f"{joined[0].weight.name}_joined", tensor.data_type, dims, parts)
                     for siblings in layers:
                         _merge_siblings(editor, siblings, weight)
 
@@ -283,12 +289,3 @@ def _merge_siblings(editor: Editor, siblings: Sequence[_Sibling], weight: str) -
         editor.take(sibling.linear.node)
         editor.replace(sibling.add or sibling.linear.node)  # the Split gives what it gives
     editor.note("operators of one input merged", len(siblings))
-
-
-def _joined_weight(editor: Editor, siblings: Sequence[_Sibling]) -> str:
-    linears = [sibling.linear for sibling in siblings]
-    tensor, axis = linears[0].tensor, linears[0].gives[0]
-    dims = list(tensor.dims)
-    dims[axis] = sum(linear.result.count for linear in linears)
-    parts = join_weights([read_elements(editor.model, linear.tensor) for linear in linears], axis)
-    return editor.weight(f"{siblings[0].weight.name}_joined", tensor.data_type, dims, parts)

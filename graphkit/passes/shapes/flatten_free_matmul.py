@@ -392,32 +392,29 @@ def _lift_region(editor: Editor, regions: FlatRegions, region: Region) -> None:
             name = lifted[value] = editor.unique_name(f"{value.name}_lifted")
             editor.insert_before(reshape, editor.make_reshape(source, spec, name, reshape))
     for node in region.nodes:
-        _lift_node(editor, node, regions.lifts[node], lifted, len(region.lead) - 1)
+        lift = regions.lifts[node]
+        extra = len(region.lead) - 1
+        inputs: list[NodeInput] = [*node.inputs]
+        for index in lift.inputs:
+            inputs[index] = lifted[node.operand(index)]
+        label = node.outputs[0].name if node.outputs[0] else node.label
+        for index, array in lift.arrays.items():
+            inputs[index] = editor.constant((array + extra).astype(array.dtype), f"{label}_axes")
+        outputs: list[str] = []
+        for index, made in enumerate(node.outputs):
+            is_lifted = index in lift.outputs
+            if made is None or not (is_lifted or made.consumers):
+                outputs.append("")
+                continue
+            outputs.append(editor.unique_name(f"{made.name}_lifted" if is_lifted else made.name))
+            if is_lifted:
+                lifted[made] = outputs[-1]
+            else:
+                editor.replace_all_uses(made, outputs[-1])
+        editor.insert_before(node, NewNode(node.op_type, inputs, outputs, lift.attributes(node, extra), like=node))
     for reshape, spec in region.exits.items():
         flat, out = reshape.operand(0), reshape.result()
         if spec is None:
             editor.bypass(reshape, lifted[flat])
         else:
             editor.replace(reshape, editor.make_reshape(lifted[flat], spec, out.name, reshape))
-
-
-def _lift_node(editor: Editor, node: Node, lift: Lift, lifted: Names, extra: int) -> None:
-    """Put the lifted node before the flat one, which nothing reads then."""
-    inputs: list[NodeInput] = [*node.inputs]
-    for index in lift.inputs:
-        inputs[index] = lifted[node.operand(index)]
-    label = node.outputs[0].name if node.outputs[0] else node.label
-    for index, array in lift.arrays.items():
-        inputs[index] = editor.constant((array + extra).astype(array.dtype), f"{label}_axes")
-    outputs: list[str] = []
-    for index, value in enumerate(node.outputs):
-        is_lifted = index in lift.outputs
-        if value is None or not (is_lifted or value.consumers):
-            outputs.append("")
-            continue
-        outputs.append(editor.unique_name(f"{value.name}_lifted" if is_lifted else value.name))
-        if is_lifted:
-            lifted[value] = outputs[-1]
-        else:
-            editor.replace_all_uses(value, outputs[-1])
-    editor.insert_before(node, NewNode(node.op_type, inputs, outputs, lift.attributes(node, extra), like=node))

@@ -165,17 +165,13 @@ class JoinEncoder(Pass):
         kept = {name: sources[role] for name, role in self.reads.items() if role in sources}
         changes = ("the encoder and the first step of the decoder are one model",)
         matches = tuple((f"{name}_kept", name) for name in kept)
-        return Matched(_keep_values(with_names(whole, renamed), kept), changes, matches=matches)
-
-
-def _keep_values(model: Model, kept: Mapping[str, str]) -> Model:
-    """Return a model that gives some of its values, each under a name with `_kept`."""
-    shapes, outputs = infer(model), dict[str, NewInput]()
-    for name, source in kept.items():
-        value = model.graph.values.get(source)
-        dims = shapes[value].dims
-        if value is None or dims is None:
-            raise UsageError(f"later steps read '{name}', which the encoder and the first step do not give")
-        outputs[f"{name}_kept"] = NewInput(f"{name}_kept", shapes[value].dtype, dims)
-    nodes = [NewNode("Identity", [source], [f"{name}_kept"]) for name, source in kept.items()]
-    return with_interface(model, {}, outputs, (), nodes)
+        named = with_names(whole, renamed)
+        shapes, ports = infer(named), dict[str, NewInput]()
+        for name, source in kept.items():
+            value = named.graph.values.get(source)
+            dims = shapes[value].dims
+            if value is None or dims is None:
+                raise UsageError(f"later steps read '{name}', which the encoder and the first step do not give")
+            ports[f"{name}_kept"] = NewInput(f"{name}_kept", shapes[value].dtype, dims)
+        nodes = [NewNode("Identity", [source], [f"{name}_kept"]) for name, source in kept.items()]
+        return Matched(with_interface(named, {}, ports, (), nodes), changes, matches=matches)
