@@ -218,7 +218,15 @@ def write_constants(language: str, contract: Contract, *, has_loop: bool = False
 
 def contract_constants(contract: Contract) -> dict[str, Any]:
     """Return all that templates write: numbers, lists, the names of places, and arrays of records."""
-    numbers, methods, floor = tuple(_number_constants(contract)), contract.methods, _as_float32(contract.floor)
+    methods, floor, sizes = contract.methods, _as_float32(contract.floor), {**NO_SOUND, **contract.sizes}
+    numbers = (
+        Constant("contract_version", contract.version, "Version of this form."),
+        Constant("proven", int(contract.proof.passed), "1 where the proof of models and host passed; 0 where not."),
+        *(Constant(name, sizes[name], text) for name, text in SIZES.items()),
+        *(Constant(f"token_{name}", _or_none(contract.tokens.get(name)), text) for name, text in TOKENS.items()),
+        *(Constant(name, _or_none(vars(contract.generation)[name]), text) for name, text in RULES.items()),
+        Constant("state_bytes", sum(state.bytes for state in contract.states), "Bytes of all states."),
+    )
     given = {rule: list(getattr(contract.generation, rule) if rule else contract.ends) for rule, _ in LISTS.values()}
     unique = _unique_namer(number.name for number in numbers)
     named = [
@@ -246,16 +254,6 @@ def contract_constants(contract: Contract) -> dict[str, Any]:
         "groups": [*named, *(group for pair in pairs for group in pair)],
         "arrays": list(_array_constants(contract, named, pairs)),
     }
-
-
-def _number_constants(contract: Contract) -> Iterator[Constant]:
-    sizes = {**NO_SOUND, **contract.sizes}
-    yield Constant("contract_version", contract.version, "Version of this form.")
-    yield Constant("proven", int(contract.proof.passed), "1 where the proof of models and host passed; 0 where not.")
-    yield from (Constant(name, sizes[name], text) for name, text in SIZES.items())
-    yield from (Constant(f"token_{name}", _or_none(contract.tokens.get(name)), text) for name, text in TOKENS.items())
-    yield from (Constant(name, _or_none(vars(contract.generation)[name]), text) for name, text in RULES.items())
-    yield Constant("state_bytes", sum(state.bytes for state in contract.states), "Bytes of all states.")
 
 
 def _array_constants(

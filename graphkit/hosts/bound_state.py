@@ -255,7 +255,7 @@ class Sessions:
     threads: int  # threads inside an operator; 0 for onnxruntime's choice
     prepack: bool | None  # whether kernels may keep a copy of the weights; None for those of the files in `packed`
     optimize: bool  # whether onnxruntime may fuse operators
-    packed: frozenset[str] = frozenset()  # see `packed_files`
+    packed: frozenset[str] = frozenset()  # whose kernels keep weights in the layout that they like
     open: type[Session | IsolatedSession] = Session
     provider: Provider = CPU
     opened: dict[str, Session | IsolatedSession] = field(default_factory=dict, repr=False)
@@ -278,18 +278,6 @@ class Sessions:
                 problem = f"its {what} are not those that bundle.json says, such as '{odd[0]}'"
                 raise ModelError(problem, file=session.label, hint="make the bundle again")
         return session
-
-
-def packed_files(contract: BundleContract) -> frozenset[str]:
-    """Return the files whose kernels keep weights in the layout that they like, unless the caller says otherwise.
-
-    That is those of a step, which it makes faster, and of an encoder with its decoder. A prompt of a decoder that has a
-    file of its own would hold the weights of the step once more.
-    """
-    starting = [method for method in contract.methods if method.when == "once"]
-    prompts = {method.file for method in starting if all(port.kind != "user" for port in method.inputs)}
-    steps = {method.file for method in contract.methods if method.when == "step"}
-    return frozenset(method.file for method in contract.methods if method.file in steps or method.file not in prompts)
 
 
 class _StatePorts(Struct, frozen=True):

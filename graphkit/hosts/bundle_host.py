@@ -15,7 +15,7 @@ from graphkit.contract.bundle_contract import BundleContract, BundleMethod
 from graphkit.contract.contract_files import read_bundle
 from graphkit.contract.host_contract import Generation
 from graphkit.errors import GraphkitError, UsageError
-from graphkit.hosts.bound_state import BoundMethods, BundleState, Sessions, packed_files
+from graphkit.hosts.bound_state import BoundMethods, BundleState, Sessions
 from graphkit.hosts.method_feeds import (
     Inputs,
     Tokens,
@@ -90,7 +90,10 @@ class Bundle:
         if not unchecked:
             check_folder(Path(folder), self.contract, file.name, checksums=checksums)
             check_bundle(Path(folder), self.contract)
-        packed, chosen = packed_files(self.contract), as_provider(provider)
+        methods, chosen = self.contract.methods, as_provider(provider)
+        prompts = {m.file for m in methods if m.when == "once" and all(port.kind != "user" for port in m.inputs)}
+        steps = {method.file for method in methods if method.when == "step"}
+        packed = frozenset(method.file for method in methods if method.file in steps or method.file not in prompts)
         if chosen.capture:
             problem = f"{chosen.capture} is for fixed shapes, and a bundle takes prompts of any length"
             hint = "leave it out, or lower the export, whose models have fixed shapes"

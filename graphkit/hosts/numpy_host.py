@@ -120,7 +120,16 @@ class Host:
                 or an input is given twice, is unknown, or has another shape.
         """
         source, arrays = source_and_inputs(source, inputs, named)
-        self._check_inputs(arrays)
+        ports = {port.name: port for method in self.contract.methods for port in method.inputs if port.kind == "user"}
+        for name, array in arrays.items():
+            if name not in ports:  # what it holds would be ignored
+                took = next((m.became[name] for m in self.contract.methods if name in m.became), "")
+                why = f"it became {took}" if took else f"they take {', '.join(map(repr, ports)) or 'none'}"
+                raise UsageError(f"the models have no input '{name}': {why} - leave it out")
+            port = ports[name]
+            if not port.is_sound and array.shape != port.shape:
+                hint = "" if self.pads_sounds or not self.contract.sizes.get("sound") else NOT_PADDED
+                raise UsageError(f"input '{name}' is {list(array.shape)}, and the model takes {list(port.shape)}{hint}")
         is_sound = self.contract.sizes.get("sound", 0) > 0
         ids: Ids = [[] for _ in range(self.batch)]
         if len(source) and not is_sound:
@@ -141,19 +150,6 @@ class Host:
             if method.when == "once":
                 outputs.update(self._call_method(method, ids))
         return outputs
-
-    def _check_inputs(self, arrays: Mapping[str, np.ndarray]) -> None:
-        """Raise UsageError for inputs that the models do not take: what they hold would be ignored."""
-        ports = {port.name: port for method in self.contract.methods for port in method.inputs if port.kind == "user"}
-        for name, array in arrays.items():
-            if name not in ports:
-                took = next((m.became[name] for m in self.contract.methods if name in m.became), "")
-                why = f"it became {took}" if took else f"they take {', '.join(map(repr, ports)) or 'none'}"
-                raise UsageError(f"the models have no input '{name}': {why} - leave it out")
-            port = ports[name]
-            if not port.is_sound and array.shape != port.shape:
-                hint = "" if self.pads_sounds or not self.contract.sizes.get("sound") else NOT_PADDED
-                raise UsageError(f"input '{name}' is {list(array.shape)}, and the model takes {list(port.shape)}{hint}")
 
     def _take_sound(self, valid: Sequence[int]) -> None:
         """Fill the sound with zeros, and take note of how many positions are valid."""

@@ -286,15 +286,11 @@ class Lightener(Copier):
         for cut_start, cut_stop in cuts:
             pieces.append(self.view[copied:cut_start])
             copied = cut_stop
-        pieces += [self.view[copied:end], self.external_data(value, length)]
+        entries = (b"location", self.location), (b"offset", b"%d" % value), (b"length", b"%d" % length)
+        pairs = (encode_bytes(1, key) + encode_bytes(2, text) for key, text in entries)
+        reference = b"".join(encode_bytes(EXTERNAL_DATA, pair) for pair in pairs)
+        pieces += [self.view[copied:end], reference + encode_varint(DATA_LOCATION << 3) + b"\x01"]
         return pieces
-
-    def external_data(self, offset: int, length: int) -> bytes:
-        """Return the fields `external_data` and `data_location` for a payload of the source file."""
-        entries = (b"location", self.location), (b"offset", b"%d" % offset), (b"length", b"%d" % length)
-        pairs = (encode_bytes(1, key) + encode_bytes(2, value) for key, value in entries)
-        data = b"".join(encode_bytes(EXTERNAL_DATA, pair) for pair in pairs)
-        return data + encode_varint(DATA_LOCATION << 3) + b"\x01"
 
 
 class Inflater(Copier):

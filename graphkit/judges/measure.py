@@ -276,31 +276,25 @@ def fit_fact(observations: Sequence[Observation]) -> FittedFact | None:
     if not known:
         return None
     fact = FittedFact("allowed", (), _count(taken), _count(refused), 0)
-    fitted = [_fit_conditions(taken, refused, loss) for loss in LOSSES]
+    fitted = list[tuple[list[list[Atom]], int]]()  # conditions, and how many observations they do not tell right
+    for loss in LOSSES:
+        fits, left = list[list[Atom]](), taken
+        while left and len(fits) < MOST_CONDITIONS:
+            atoms = _fit_condition(left, refused, loss)
+            kept = [each for each in left if not all(atom.holds(each) for atom in atoms)]
+            wrong = _count(each for each in refused if all(atom.holds(each) for atom in atoms))
+            if len(kept) == len(left) or wrong > _count(left) - _count(kept):
+                break
+            fits.append(atoms)
+            left = kept
+        held = (each for each in refused if any(all(atom.holds(each) for atom in atoms) for atoms in fits))
+        fitted.append((fits, _count(left) + _count(held)))
     conditions, wrong = min(fitted, key=lambda each: each[1] + sum(map(len, each[0])))
     if wrong * 2 > min(fact.taken, fact.refused) + (fact.taken + fact.refused) // 4:
         return replace(fact, verdict="unknown", wrong=_count(known))
     if not conditions:
         return replace(fact, verdict="refused", wrong=wrong)
     return replace(fact, conditions=tuple(_as_where(atoms) for atoms in conditions if all(conditions)), wrong=wrong)
-
-
-def _fit_conditions(
-    taken: Sequence[Observation], refused: Sequence[Observation], loss: float
-) -> tuple[list[list[Atom]], int]:
-    """Return conditions one of which the taken ones have, and how many observations they do not tell right."""
-    conditions: list[list[Atom]] = []
-    left = taken
-    while left and len(conditions) < MOST_CONDITIONS:
-        atoms = _fit_condition(left, refused, loss)
-        kept = [each for each in left if not all(atom.holds(each) for atom in atoms)]
-        wrong = _count(each for each in refused if all(atom.holds(each) for atom in atoms))
-        if len(kept) == len(left) or wrong > _count(left) - _count(kept):
-            break
-        conditions.append(atoms)
-        left = kept
-    held = (each for each in refused if any(all(atom.holds(each) for atom in atoms) for atoms in conditions))
-    return conditions, _count(left) + _count(held)
 
 
 def _count(observations: Iterable[Observation]) -> int:

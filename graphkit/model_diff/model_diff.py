@@ -173,24 +173,21 @@ class ModelDiff(Result):
 
     def csv_tables(self) -> Iterator[Table]:
         """Yield one table with a row for each difference, which is empty where nothing differs."""
-        yield table(COLUMNS, [*self._difference_rows()])
-
-    def _difference_rows(self) -> Iterator[Row]:
-        """Yield the section of each difference, its names in both models, what differs, and what both have."""
+        rows = list[Row]()  # the section of a difference, its names in both models, what differs, and what both have
         for section in ("interface", "opsets", "metadata"):
-            for change in getattr(self, section):
-                yield section, change.what, change.what, "", change.before, change.after
-        yield from (("nodes", each.node, "", "removed", each.operator, None) for each in self.nodes.removed)
-        yield from (("nodes", "", each.node, "added", None, each.operator) for each in self.nodes.added)
-        yield from (("nodes", m.node, m.other, "moved", m.graph, m.other_graph) for m in self.nodes.moved)
+            rows += [(section, c.what, c.what, "", c.before, c.after) for c in getattr(self, section)]
+        rows += [("nodes", each.node, "", "removed", each.operator, None) for each in self.nodes.removed]
+        rows += [("nodes", "", each.node, "added", None, each.operator) for each in self.nodes.added]
+        rows += [("nodes", m.node, m.other, "moved", m.graph, m.other_graph) for m in self.nodes.moved]
         for pair in self.nodes.changed:
-            yield from (("nodes", pair.node, pair.other, c.what, c.before, c.after) for c in pair.changes)
-        yield from (("weights", w.name, w.other, w.kind, w.before, w.after) for w in self.weights)
+            rows += [("nodes", pair.node, pair.other, c.what, c.before, c.after) for c in pair.changes]
+        rows += [("weights", w.name, w.other, w.kind, w.before, w.after) for w in self.weights]
         for shape in self.shapes:
             place = "follows" if shape.follows else "begins"
-            yield "shapes", shape.value, shape.other, place, shape.before, shape.after
+            rows.append(("shapes", shape.value, shape.other, place, shape.before, shape.after))
         for section, changes in (("findings", self.finding_changes), ("blockers", self.blockers)):
-            yield from ((section, f.text, f.text, f.kind, f.before, f.after) for f in changes)
+            rows += [(section, f.text, f.text, f.kind, f.before, f.after) for f in changes]
+        yield table(COLUMNS, rows)
 
     def _verdict_text(self) -> Iterator[str]:
         if self.is_equal:

@@ -127,22 +127,18 @@ def _part_twins(original: Shapes, result: Shapes) -> Mapping[Node, Node]:
 
     The branch of a merged decoder keeps its names; what comes from one of several models is named after that.
     """
-    nodes = _branch_nodes(original.model, result.model)
-    twins = _find_twins(original, result) if nodes is None else {}
+    model, roles = original.model, result.model.roles
+    if model.roles.merged and not roles.merged:  # it has what is outside of the If, and one branch
+        decoder, twins = model.roles.merged[0], dict[Node, Node]()
+        name = decoder.cache_branch if roles.pasts else decoder.first_branch
+        others = [body for branch, body in decoder.node.bodies.items() if branch != name]
+        left_out = set(all_scopes(tuple(others)))
+        nodes = [node for scope in all_scopes(model.scopes) if scope not in left_out for node in scope.nodes]
+    else:
+        nodes, twins = [*all_nodes(model.scopes)], {**_find_twins(original, result)}
     there = set(twins.values())
-    mine = (node for node in nodes or all_nodes(original.model.scopes) if node not in twins)
+    mine = (node for node in nodes if node not in twins)
     return {**twins, **_by_name(mine, (node for node in all_nodes(result.model.scopes) if node not in there))}
-
-
-def _branch_nodes(model: Model, result: Model) -> list[Node] | None:
-    """Return the nodes of a merged decoder that a result is made of: those outside of its If, and of one branch."""
-    if not model.roles.merged or result.roles.merged:
-        return None
-    (decoder, *_) = model.roles.merged
-    name = decoder.cache_branch if result.roles.pasts else decoder.first_branch
-    others = [body for branch, body in decoder.node.bodies.items() if branch != name]
-    left_out = set(all_scopes(tuple(others)))
-    return [node for scope in all_scopes(model.scopes) if scope not in left_out for node in scope.nodes]
 
 
 def _by_name(mine: Iterable[Node], theirs: Iterable[Node]) -> Mapping[Node, Node]:

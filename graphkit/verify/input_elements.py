@@ -286,7 +286,6 @@ KEEPING_PLACES = (*MOVES, "Add", "And", "Mul", "Not", "Or", "Where")
 CHOOSING = ("ArgMax", "ArgMin", "TopK")
 TOKEN_FIELDS = ("_token_id", "_token_index")
 MAX_TOKENIZER_BYTES = 1 << 26  # of a tokenizer's file
-USUAL_SPECIALS = (0, 1, 2, 3)  # padding, start, end, unknown, in one order or another
 MAX_SPECIAL_ROWS = 512  # that get special tokens
 
 
@@ -323,12 +322,6 @@ def special_tokens(models: Sequence[Model], vocabulary: int) -> Special:
     return special
 
 
-def token_places(length: int) -> list[tuple[int, ...]]:
-    """Return where a token stands among so many: first, in the middle, last, twice, and nowhere."""
-    last = length - 1
-    return list(dict.fromkeys([(), (0,), (last // 2,), (last,), (last // 3, last), (0, last // 2)]))
-
-
 def place_token(token: int, ids: Sequence[int], where: Sequence[int], usual: int) -> list[int]:
     """Return ids with a token at these places and another one wherever else it stood."""
     return [token if place in where else usual if id_there == token else id_there for place, id_there in enumerate(ids)]
@@ -361,12 +354,6 @@ def _read_json(path: Path) -> Mapping[str, object]:
     except (OSError, ValueError, RecursionError):
         return {}
     return plain if isinstance(plain, dict) else {}
-
-
-def usual_specials(vocabulary: int, compared: Iterable[int] = ()) -> tuple[int, ...]:
-    """Return the ids that models treat in their own way: the first ones, the last one, and those of comparisons."""
-    specials = dict.fromkeys((vocabulary - 1, *compared, *USUAL_SPECIALS))
-    return tuple(token for token in specials if 0 <= token < vocabulary)
 
 
 def with_specials(ids: np.ndarray, specials: Sequence[int], draw: Draw) -> np.ndarray:

@@ -40,10 +40,10 @@ from graphkit.verify.input_elements import (
     image_mask,
     marks_of,
     padding_mask,
-    usual_specials,
     with_specials,
 )
 
+SPECIALS = (0, 1, 2, 3)  # padding, start, end, unknown, in one order or another
 SMALL_VOCABULARY = 8  # ids to draw from where the vocabulary is unknown
 POSITIONS = 4096  # to draw from where no table ends
 MAX_ELEMENTS = 1 << 46  # of an array without elements, not counting its empty dims
@@ -307,7 +307,8 @@ class InputGenerator:
         if role in ("tokens", "encoder tokens"):
             high = self.vocabulary if bound is None else bound
             ids = rng.integers(0, high, shape)
-            return ids if draw is USUAL else with_specials(ids, usual_specials(high, self.marks.integers), draw)
+            specials = dict.fromkeys((high - 1, *self.marks.integers, *SPECIALS))  # which models treat in their own way
+            return ids if draw is USUAL else with_specials(ids, [each for each in specials if 0 <= each < high], draw)
         high = DRAWN[declared.dtype] if bound is None else bound
         if bound is not None and self.has_edges(value, draw):  # from the end too, which Gather allows
             return rng.choice(np.array([0, bound // 2, bound - 1, -1, -((bound + 1) // 2), -bound]), shape)

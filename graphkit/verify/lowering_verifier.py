@@ -22,7 +22,7 @@ from graphkit.verify.candidate_sessions import tell_each
 from graphkit.verify.comparator import Difference, Output, largest_measured
 from graphkit.verify.decoding import decode_greedily
 from graphkit.verify.deployment_proofs import LoweringProof, SourceRun
-from graphkit.verify.input_elements import Draw, place_token, special_tokens, token_places
+from graphkit.verify.input_elements import Draw, place_token, special_tokens
 from graphkit.verify.input_generator import ExportInputs, InputSpec
 from graphkit.verify.lowering_case import AlteredHost, IsolatedMethods, LoweringCase, find_leaks, sound_lengths
 from graphkit.verify.lowering_causes import facts_of, find_lowering_causes
@@ -234,13 +234,15 @@ class _Proof:
         steps = min(SPECIAL, self._steps)
         length = length if self.contract.takes_text else 0
         summary, usual = SourceRun(length, token=token), next((t for t in self.plain.tolist() if t != token), token)
-        for where in token_places(length or steps):
+        last = (length or steps) - 1
+        places = ((), (0,), (last // 2,), (last,), (last // 3, last), (0, last // 2))
+        for where in dict.fromkeys(places):
             source = place_token(token, self._draw_ids(length), where, usual)
             later = where if not length else [min(place, steps - 1) for place in where]
             tokens = place_token(token, self._draw_ids(steps), later, usual)
             run = self._compare_case(self._make_case(source, tokens, self._user_inputs()))
-            places = f"place{'s' * (len(where) > 1)} {' and '.join(str(place + 1) for place in where)}"
-            failure = f"at {places if where else 'no place'} of {length or steps}: {run.failure}" if run.failure else ""
+            spots = f"place{'s' * (len(where) > 1)} {' and '.join(str(place + 1) for place in where)}"
+            failure = f"at {spots if where else 'no place'} of {length or steps}: {run.failure}" if run.failure else ""
             summary = replace(
                 summary,
                 encoder=largest_measured(summary.encoder, run.encoder),

@@ -417,7 +417,29 @@ def prove_level(
     for of_copy in (_measure_levels(runs, outputs, copy) for copy in moved):
         for own, theirs, reason in zip(allowed.differences, of_copy.differences, of_copy.reasons, strict=False):
             own.update({} if reason else {name: max(scaled, theirs.get(name, 0.0)) for name, scaled in own.items()})
-    return _judge_level(runs, tolerance, measured, allowed)
+    drift: dict[str, float] = {}  # of each output, the difference of the original in any run
+    for differences, reason in zip(allowed.differences, allowed.reasons, strict=True):
+        for name, scaled in differences.items() if not reason else ():
+            drift[name] = max(drift.get(name, 0.0), scaled)
+    counted = [index for index, reason in enumerate(allowed.reasons) if not reason]
+    factor = FACTOR
+    if tolerance >= QUANTIZED_TOLERANCE:  # what falls on the other side of a rounding reaches all outputs behind it
+        factor, most = ROUNDED_FACTOR, max((scaled for scaled in drift.values() if scaled < float("inf")), default=0.0)
+        drift = {name: max(scaled, most) for name, scaled in drift.items()}
+    worst, reference, failures = 0.0, 0.0, list[str]()
+    measurements = [(at, name, scaled) for at in counted for name, scaled in measured.differences[at].items()]
+    for at, name, scaled in measurements:
+        if drift.get(name, 0.0) == float("inf"):
+            continue
+        worst, reference = max(worst, scaled), max(reference, drift.get(name, 0.0))
+        if scaled > max(tolerance, factor * drift.get(name, 0.0)):
+            apart = f"differs by {scaled:.3g} of its largest magnitude" if scaled < float("inf") else "differs"
+            failures.append(f"{name} at {runs[at]}: {measured.reasons[at] or apart}")
+    silent = sorted(name for name, scaled in drift.items() if scaled == float("inf"))
+    note = f"Output {', '.join(silent)} is not compared at the default level: the original's own differs there."
+    failure = failures[0] + (f", and {len(failures) - 1} more" if len(failures) > 1 else "") if failures else ""
+    largest = worst if worst < float("inf") else None
+    return LevelProof(len(counted), tolerance, largest, reference, failure, note if silent else "")
 
 
 class _Measured(Struct, frozen=True):
@@ -445,30 +467,3 @@ def _measure_levels(
         differences.append(failed or {d.output: d.scaled for d in counting})
         reasons.append(outcome.failure)
     return _Measured(differences, reasons)
-
-
-def _judge_level(runs: Sequence[Run], tolerance: float, measured: _Measured, allowed: _Measured) -> LevelProof:
-    """Allow each output the tolerance, or the difference of the original in any run."""
-    drift: dict[str, float] = {}
-    for differences, reason in zip(allowed.differences, allowed.reasons, strict=True):
-        for name, scaled in differences.items() if not reason else ():
-            drift[name] = max(drift.get(name, 0.0), scaled)
-    counted = [index for index, reason in enumerate(allowed.reasons) if not reason]
-    factor = FACTOR
-    if tolerance >= QUANTIZED_TOLERANCE:  # what falls on the other side of a rounding reaches all outputs behind it
-        factor, most = ROUNDED_FACTOR, max((scaled for scaled in drift.values() if scaled < float("inf")), default=0.0)
-        drift = {name: max(scaled, most) for name, scaled in drift.items()}
-    worst, reference, failures = 0.0, 0.0, list[str]()
-    measurements = [(at, name, scaled) for at in counted for name, scaled in measured.differences[at].items()]
-    for at, name, scaled in measurements:
-        if drift.get(name, 0.0) == float("inf"):
-            continue
-        worst, reference = max(worst, scaled), max(reference, drift.get(name, 0.0))
-        if scaled > max(tolerance, factor * drift.get(name, 0.0)):
-            apart = f"differs by {scaled:.3g} of its largest magnitude" if scaled < float("inf") else "differs"
-            failures.append(f"{name} at {runs[at]}: {measured.reasons[at] or apart}")
-    silent = sorted(name for name, scaled in drift.items() if scaled == float("inf"))
-    note = f"Output {', '.join(silent)} is not compared at the default level: the original's own differs there."
-    failure = failures[0] + (f", and {len(failures) - 1} more" if len(failures) > 1 else "") if failures else ""
-    largest = worst if worst < float("inf") else None
-    return LevelProof(len(counted), tolerance, largest, reference, failure, note if silent else "")

@@ -85,8 +85,20 @@ def as_rounded(original: Model, rewritten: Model) -> tuple[Model, Model] | str:
             if name in rounded:
                 node.input[index] = f"{ORIGINAL}{ROUNDED}{name}"
     _give_outputs(after.graph, {f"{DATA}{name}": name for name in rounded})
-    _add_original(after, before)
-    computed = {name for node in before.graph.node for name in node.output}  # inputs and constants are shared
+    # the nodes of the original come first, with names of their own; inputs and constants are shared
+    computed = {name for node in before.graph.node for name in node.output}
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in before.graph.node]
+    for node in copies:
+        for names in (node.input, node.output):
+            names[:] = [f"{ORIGINAL}{name}" if name and name in computed else name for name in names]
+        node.name = f"{ORIGINAL}{node.name}" if node.name else ""
+    nodes = [*copies, *after.graph.node]
+    del after.graph.node[:]
+    after.graph.node.extend(nodes)
+    have = {tensor.name for tensor in after.graph.initializer}
+    after.graph.initializer.extend(tensor for tensor in before.graph.initializer if tensor.name not in have)
+    domains = {opset.domain for opset in after.opset_import}
+    after.opset_import.extend(opset for opset in before.opset_import if opset.domain not in domains)
     origins = {name: f"{ORIGINAL}{name}" if name in computed else name for name in rounded}
     _give_outputs(after.graph, {f"{DATA}{ORIGINAL}{name}": origin for name, origin in origins.items()})
     _give_outputs(before.graph, {f"{DATA}{prefix}{name}": name for prefix in ("", ORIGINAL) for name in rounded})
@@ -127,23 +139,6 @@ def _give_outputs(graph: Graph, outputs: Mapping[str, str]) -> None:
     for output, name in outputs.items():
         graph.node.append(helper.make_node("Identity", [name], [output]))
         graph.output.append(helper.make_tensor_value_info(output, onnx.TensorProto.FLOAT, None))
-
-
-def _add_original(proto: onnx.ModelProto, original: onnx.ModelProto) -> None:
-    """Put the nodes of the original before those of a model, with names of their own; it has the same inputs."""
-    computed = {name for node in original.graph.node for name in node.output if name}
-    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in original.graph.node]
-    for node in nodes:
-        for names in (node.input, node.output):
-            names[:] = [f"{ORIGINAL}{name}" if name in computed else name for name in names]
-        node.name = f"{ORIGINAL}{node.name}" if node.name else ""
-    rewritten_nodes = list(proto.graph.node)
-    del proto.graph.node[:]
-    proto.graph.node.extend((*nodes, *rewritten_nodes))
-    have = {tensor.name for tensor in proto.graph.initializer}
-    proto.graph.initializer.extend(tensor for tensor in original.graph.initializer if tensor.name not in have)
-    domains = {opset.domain for opset in proto.opset_import}
-    proto.opset_import.extend(opset for opset in original.opset_import if opset.domain not in domains)
 
 
 def merged_branches(original: Model, rewritten: Model) -> Iterator[tuple[dict[str, bool], Model, Model]]:

@@ -185,29 +185,6 @@ class WrongAttribute(Struct, frozen=True, eq=False):
 WrongPart = WrongWeight | WrongAttribute
 
 
-def _find_wrong_weights(originals: Sequence[Model], candidates: Collection[Model]) -> Iterator[WrongWeight]:
-    """Yield the weights of models that none of the originals' weights of that name, dtype and dims is equal to.
-
-    What an original computes of constants, and a model has as a constant, is computed once more. Constants of no such
-    name are not compared: the runs tell of them.
-    """
-    scopes = ((model, scope) for model in dict.fromkeys(originals) for scope in all_scopes(model.scopes))
-    values = ((model, value) for model, scope in scopes for value in scope.values.values())
-    known = group_pairs((value.name.removesuffix(MERGED), (model, value)) for model, value in values)
-    numbers = ConstantNumbers()
-    for candidate in candidates:
-        for value in (value for scope in all_scopes(candidate.scopes) for value in scope.values.values()):
-            if value.constant is None or candidate.shape_tensors.is_shape(value):
-                continue
-            plain = value.name.rsplit("//", 1)[-1].removesuffix(MERGED)
-            names = ((plain, True), (plain.removeprefix(PREFIX), True), (ADDED.sub("", plain), False))
-            name, is_sure = next((pair for pair in names if pair[0] in known), ("", False))
-            compared = [_compare_weights(candidate, value, *same, numbers) for same in known.get(name, ())]
-            faults = [wrong for wrong in compared if wrong is not None]
-            if faults and all(wrong.count for wrong in faults):
-                yield replace(min(faults, key=lambda wrong: wrong.count), is_sure=is_sure)
-
-
 def _compare_weights(
     candidate: Model, value: Value, original: Model, twin: Value, numbers: ConstantNumbers
 ) -> WrongWeight | None:
@@ -239,24 +216,38 @@ def _compare_weights(
     return WrongWeight(candidate.name, value.name, count, array.size, first, right)
 
 
-def _find_wrong_attributes(originals: Sequence[Model], candidate: Model) -> Iterator[WrongAttribute]:
-    """Yield the numbers in attributes, such as an epsilon, that no node of that name and operator has."""
-    nodes = (node for model in dict.fromkeys(originals) for node in all_nodes(model.scopes) if node.proto.name)
-    known = group_pairs(((node.proto.name, node.operator), node) for node in nodes)
-    for node in all_nodes(candidate.scopes):
-        same = known.get((node.proto.name.rsplit("//", 1)[-1], node.operator), [])
-        for name, attribute in node.attributes.items():
-            if attribute.type != AttributeProto.FLOAT:
-                continue
-            right = [original_node.attributes[name].f for original_node in same if name in original_node.attributes]
-            if right and attribute.f not in right:
-                yield WrongAttribute(candidate.name, node.proto.name, node.operator, name, attribute.f, right[0])
-
-
 def find_wrong_parts(originals: Sequence[Model], candidates: Collection[Model]) -> list[WrongPart]:
-    """Return the weights of models, and the numbers in attributes, that are not, or may not be, the originals'."""
-    attributes = (wrong for model in candidates for wrong in _find_wrong_attributes(originals, model))
-    return [*_find_wrong_weights(originals, candidates), *attributes]
+    """Return the weights of models, and the numbers in attributes, that are not, or may not be, the originals'.
+
+    A weight is wrong that none of the originals' weights of that name, dtype and dims is equal to; a number, such as an
+    epsilon, that no node of that name and operator has. What an original computes of constants, and a model has as a
+    constant, is computed once more. Constants of no such name are not compared: the runs tell of them.
+    """
+    wrong, numbers, models = list[WrongPart](), ConstantNumbers(), [*dict.fromkeys(originals)]
+    scopes = ((model, scope) for model in models for scope in all_scopes(model.scopes))
+    values = ((model, value) for model, scope in scopes for value in scope.values.values())
+    known = group_pairs((value.name.removesuffix(MERGED), (model, value)) for model, value in values)
+    for candidate in candidates:
+        for value in (value for scope in all_scopes(candidate.scopes) for value in scope.values.values()):
+            if value.constant is None or candidate.shape_tensors.is_shape(value):
+                continue
+            plain = value.name.rsplit("//", 1)[-1].removesuffix(MERGED)
+            names = ((plain, True), (plain.removeprefix(PREFIX), True), (ADDED.sub("", plain), False))
+            name, is_sure = next((pair for pair in names if pair[0] in known), ("", False))
+            compared = [_compare_weights(candidate, value, *same, numbers) for same in known.get(name, ())]
+            faults = [fault for fault in compared if fault is not None]
+            if faults and all(fault.count for fault in faults):
+                wrong.append(replace(min(faults, key=lambda fault: fault.count), is_sure=is_sure))
+    nodes = (node for model in models for node in all_nodes(model.scopes) if node.proto.name)
+    named = group_pairs(((node.proto.name, node.operator), node) for node in nodes)
+    for candidate, node in ((model, node) for model in candidates for node in all_nodes(model.scopes)):
+        twins = named.get((node.proto.name.rsplit("//", 1)[-1], node.operator), [])
+        for name, attribute in node.attributes.items():
+            right = [twin.attributes[name].f for twin in twins if name in twin.attributes]
+            if attribute.type == AttributeProto.FLOAT and right and attribute.f not in right:
+                place = candidate.name, node.proto.name, node.operator, name
+                wrong.append(WrongAttribute(*place, attribute.f, right[0]))
+    return wrong
 
 
 def mend_models(models: Mapping[str, Model], wrong: Sequence[WrongPart]) -> dict[str, Model]:

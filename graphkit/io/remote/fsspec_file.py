@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from graphkit.errors import GraphkitError, ModelError, UsageError
 from graphkit.io.remote.http_file import HINTS, HttpFile, problem_of
-from graphkit.io.remote.server import Head, Revision, Served, Sink, Span, part_spans
+from graphkit.io.remote.server import CHANGED, Head, Revision, Served, Sink, Span, part_spans
 from graphkit.io.urls import current_options, scheme_of, shown_url
 
 T = TypeVar("T")
@@ -142,7 +142,7 @@ class FsspecFile(Served):
         """Ask again for size and revision."""
         now = self._head(self._seconds)
         if now is None or now.size != head.size or not head.revision.agrees(now.revision):
-            raise self.changed_error()
+            raise self.error(CHANGED, "run the command again")
 
     def beside(self, location: str) -> FsspecFile:
         """Return the file at a location relative to this one."""

@@ -105,10 +105,6 @@ class Served(ABC):
         """Return the error for a fault of the file, or of its server."""
         return ModelError(problem, file=self.label, hint=hint)
 
-    def changed_error(self) -> ModelError:
-        """Return the error for a file that has changed."""
-        return self.error(CHANGED, "run the command again")
-
     def out_of_time(self, seconds: float) -> ModelError:
         """Return the error for a server that is too slow."""
         problem = f"the server does not send what was asked for in {seconds:g} s"
