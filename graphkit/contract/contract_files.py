@@ -105,7 +105,19 @@ def contract_problems(contract: Contract) -> Iterator[str]:
     if missing := [name for name in TOKENS if name not in contract.tokens]:
         yield f"tokens.{missing[0]} is missing"
         return
-    yield from _check_sound(contract)
+    sizes = contract.sizes
+    if "sound" in sizes and not {"stride", "offset"} <= sizes.keys():
+        yield "sizes.sound is there without sizes.stride and sizes.offset"
+    sound, stride, offset = sizes.get("sound", 0), sizes.get("stride", 1), sizes.get("offset", 0)
+    if sound < 0 or stride < 1:
+        yield "sizes.sound is below 0, or sizes.stride below 1"
+    elif sound and (sound + offset) // stride < max(1, sizes["source"]):
+        yield f"a sound of {sound} has fewer valid positions than the source has"
+    if sound and contract.takes_text:
+        yield "its source is both text and a sound"
+    for port in (port for method in contract.methods for port in method.inputs):
+        if port.is_sound and (sound < 1 or sound not in port.shape[1:]):
+            yield f"input '{port.name}' holds no sound of {sound}"
     yield from _shared_problems(contract, "table", [table.name for table in contract.tables])
     for table in contract.tables:
         if not _is_array((table.rows, *table.shape), table.dtype):
@@ -130,24 +142,6 @@ def contract_problems(contract: Contract) -> Iterator[str]:
         yield f"output '{scores.name}' of {steps[0].name} has no logits for each of {contract.sequences} sequences"
     if bool(steps) != bool(contract.sizes["positions"]):
         yield "sizes.positions is not 0 where nothing runs at each step, or 0 where something does"
-
-
-def _check_sound(contract: Contract) -> Iterator[str]:
-    """Yield the faults of a sound that may be shorter, and of the inputs that hold it."""
-    sizes = contract.sizes
-    if "sound" in sizes and not {"stride", "offset"} <= sizes.keys():
-        yield "sizes.sound is there without sizes.stride and sizes.offset"
-    sound, stride, offset = sizes.get("sound", 0), sizes.get("stride", 1), sizes.get("offset", 0)
-    inputs = [port for method in contract.methods for port in method.inputs]
-    if sound < 0 or stride < 1:
-        yield "sizes.sound is below 0, or sizes.stride below 1"
-    elif sound and (sound + offset) // stride < max(1, sizes["source"]):
-        yield f"a sound of {sound} has fewer valid positions than the source has"
-    if sound and contract.takes_text:
-        yield "its source is both text and a sound"
-    for port in inputs:
-        if port.is_sound and (sound < 1 or sound not in port.shape[1:]):
-            yield f"input '{port.name}' holds no sound of {sound}"
 
 
 def _check_input(contract: Contract, place: int, port: Port) -> Iterator[str]:
@@ -223,10 +217,6 @@ def bundle_problems(contract: BundleContract) -> Iterator[str]:
         if state.prefix != is_prefix:  # a prefix has any number of slots
             takes = "all slots" if state.prefix else "the slots in use alone"
             yield f"state '{state.name}': prefix is {str(state.prefix).lower()}, and the methods take {takes}"
-    yield from _check_sizes(contract)
-
-
-def _check_sizes(contract: BundleContract) -> Iterator[str]:
     sizes, most = contract.sizes, {length.name: length.most for length in contract.lengths}
     for name, count in most.items():
         if sizes.get("slots", count) != count:

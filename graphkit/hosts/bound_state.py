@@ -341,14 +341,6 @@ class _Prefix(Struct):
         self.count = count
 
 
-def _result_array(port: BundlePort, shape: Sequence[int]) -> np.ndarray:
-    """Return an array for an output that is no state, which its callers keep as long as they like."""
-    try:
-        return np.empty(shape, port.dtype)
-    except (MemoryError, ValueError) as error:
-        raise UsageError(f"there is no memory for '{port.name}', {port.dtype}{list(shape)}") from error
-
-
 class BoundMethods:
     """The methods of a bundle, bound to a state."""
 
@@ -372,7 +364,12 @@ class BoundMethods:
         """
         bound, state, ports = self._session(method), self.state, self._ports[method.name]
         for port in ports.fed:
-            bound.bind_input(port.name, self._kept(method, port.name, feeds[port.name]))
+            key, fed = (method.name, port.name), feeds[port.name]
+            if (kept := self._fed.get(key)) is None or kept.shape != fed.shape:  # arrays of its own are bound once
+                kept = self._fed[key] = fed.copy()
+            else:
+                kept[...] = fed
+            bound.bind_input(port.name, kept)
         known = state.version, tuple(sizes.items())
         if self._bindings.get(method.name) != known or ports.moves:
             self._bindings.pop(method.name, None)  # of what fails halfway nothing is known
@@ -387,9 +384,13 @@ class BoundMethods:
             count = prefix.ports.state.in_use(after[prefix.ports.state.length])
             if count != prefix.count:
                 prefix.bind(bound, count)
-        results = {port.name: _result_array(port, shape) for port, shape in self._results[method.name].items()}
-        for name, array in results.items():
-            bound.bind_value(array, (), (name,))
+        results = dict[str, np.ndarray]()  # which callers keep as long as they like
+        for port, dims in self._results[method.name].items():
+            try:
+                results[port.name] = np.empty(dims, port.dtype)
+            except (MemoryError, ValueError) as error:
+                raise UsageError(f"there is no memory for '{port.name}', {port.dtype}{list(dims)}") from error
+            bound.bind_value(results[port.name], (), (port.name,))
         bound.run()
         given = bound.free_outputs()
         for port in ports.whole:
@@ -484,14 +485,6 @@ class BoundMethods:
             else:
                 bound.bind_output(name, state.view(tensor, shape, spare=spare, after=True))
         return False
-
-    def _kept(self, method: BundleMethod, name: str, array: np.ndarray) -> np.ndarray:
-        """Return an array of the bundle's own with the same content, so that nothing is bound anew at each step."""
-        if (kept := self._fed.get((method.name, name))) is None or kept.shape != array.shape:
-            kept = self._fed[method.name, name] = array.copy()
-        else:
-            kept[...] = array
-        return kept
 
     def _session(self, method: BundleMethod) -> Binding:
         if method.name not in self._bound:

@@ -133,25 +133,19 @@ def _read_text(source: ByteSource, size: int, kind: str) -> onnx.ModelProto:
         raise ModelError(problem, file=file, hint="convert it to binary .onnx with onnx.load and onnx.save")
     hint = f"it does not read as {kind}; the suffix decides the format"
     content = source.buffer()[:]
-    if _nests_too_deep(content):
-        raise ModelError(f"brackets are nested more than {MAX_TEXT_DEPTH} deep", file=file, hint=hint)
+    # brackets outside of strings and comments; an escaped quote does not end a string
+    plain = re.sub(rb"\\[^\n]", b"", content)
+    plain = re.sub(rb"""#[^\n]*|"[^"]*"?|'[^']*'?|=>""", b"", plain)
+    depth = 0
+    for bracket in plain.translate(None, NO_BRACKETS):
+        depth = depth + 1 if bracket in b"{[(<" else max(depth - 1, 0)
+        if depth > MAX_TEXT_DEPTH:  # for a recursive parser
+            raise ModelError(f"brackets are nested more than {MAX_TEXT_DEPTH} deep", file=file, hint=hint)
     try:
         return onnx.load_model_from_string(content, format=kind)
     except Exception as error:  # each format's parser raises errors of its own
         reason = " ".join(str(error).split())[:200]
         raise ModelError(f"cannot be parsed: {reason}", file=file, hint=hint) from error
-
-
-def _nests_too_deep(content: bytes) -> bool:
-    """Whether brackets, outside of strings and comments, are nested too deep for a recursive parser."""
-    content = re.sub(rb"\\[^\n]", b"", content)  # an escaped quote does not end a string
-    content = re.sub(rb"""#[^\n]*|"[^"]*"?|'[^']*'?|=>""", b"", content)
-    depth = 0
-    for bracket in content.translate(None, NO_BRACKETS):
-        depth = depth + 1 if bracket in b"{[(<" else max(depth - 1, 0)
-        if depth > MAX_TEXT_DEPTH:
-            return True
-    return False
 
 
 def find_beside(folder: Path, names: Iterable[str] = (*CONFIGURATIONS, *TOKENIZER)) -> dict[str, Path]:

@@ -182,7 +182,15 @@ def varied_cases(case: Case, *, is_first: bool = True) -> Iterator[Case]:
     for names in [*(constant ^ {operand.name} for operand in tensors), others]:
         changed = _change_operands(case, lambda each, names=names: replace(each, is_constant=each.name in names))
         yield replace(case, operands=changed)
-    yield from _with_steps(case)
+
+    def double_ones(operand: Operand) -> Operand:  # such as the steps of a Slice
+        array = operand.array if operand.is_read else None
+        is_one = array is not None and array.size > 0 and (array == 1).all()
+        return replace(operand, array=operand.elements() * 2) if is_one else operand
+
+    doubled = _change_operands(case, double_ones)
+    if doubled != case.operands:
+        yield replace(case, operands=doubled, outputs=())
     if is_first:
         yield replace(case, is_dynamic=True)
         yield from (_with_axes(case, count) for count in MORE_AXES)
@@ -195,19 +203,6 @@ def varied_cases(case: Case, *, is_first: bool = True) -> Iterator[Case]:
             since = defs.get_schema(node.op_type, opset, "").since_version if known else 0
             if since == opset != schema.since_version and (older := _with_opset(case, opset)) is not None:
                 yield older
-
-
-def _with_steps(case: Case) -> Iterator[Case]:
-    """Yield a case with other numbers in place of operands of ones, such as the steps of a Slice."""
-
-    def double_ones(operand: Operand) -> Operand:
-        array = operand.array if operand.is_read else None
-        is_one = array is not None and array.size > 0 and (array == 1).all()
-        return replace(operand, array=operand.elements() * 2) if is_one else operand
-
-    operands = _change_operands(case, double_ones)
-    if operands != case.operands:
-        yield replace(case, operands=operands, outputs=())
 
 
 def _change_operands(case: Case, change: Any) -> tuple[Operand | None, ...]:

@@ -130,22 +130,17 @@ def _node_differences(node_a: Node, node_b: Node, reading: _Reading) -> Iterator
         for name in sorted(node_a.bodies.keys() ^ node_b.bodies.keys(), key=str):
             texts = ["a graph" if name in node.bodies else None for node in (node_a, node_b)]
             yield Change(as_text(name), *texts)
-    yield from _input_changes(node_a, node_b, reading)
+    pairs = list(zip_longest(node_a.inputs, node_b.inputs))
+    places = [index for index, (x, y) in enumerate(pairs) if reading.differs(x, y)]
+    agree = reading.matching.agree
+    order = [next((to for to in places if agree(pairs[at][0], pairs[to][1])), None) for at in places]
+    if places and len({*order, None}) > len(places):  # they only change places
+        yield Change("order of inputs", *(", ".join(map(str, indices)) for indices in (places, order)))
+    else:
+        yield from (NameChange(f"input {index}", *map(_name_of_value, pairs[index])) for index in places)
     for index, outputs in enumerate(zip_longest(node_a.outputs, node_b.outputs)):
         if (outputs[0] is None) != (outputs[1] is None):
             yield NameChange(f"output {index}", *map(_name_of_value, outputs))
-
-
-def _input_changes(node_a: Node, node_b: Node, reading: _Reading) -> Iterator[Change]:
-    """Yield the inputs that are others; of those that only change places, the order."""
-    pairs = list(zip_longest(node_a.inputs, node_b.inputs))
-    places = [index for index, (x, y) in enumerate(pairs) if reading.differs(x, y)]
-    order = [next((to for to in places if reading.matching.agree(pairs[at][0], pairs[to][1])), None) for at in places]
-    if places and len({*order, None}) > len(places):
-        yield Change("order of inputs", *(", ".join(map(str, indices)) for indices in (places, order)))
-        return
-    for index in places:
-        yield NameChange(f"input {index}", *map(_name_of_value, pairs[index]))
 
 
 def _name_of_value(value: Value | None) -> str | None:

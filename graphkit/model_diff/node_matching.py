@@ -130,7 +130,16 @@ def _match_moved(matching: NodeMatching) -> None:
     lone = {graph for graph in (*mine, *theirs) if graph not in paired}
     for graph_a, graph_b in list(_moved_bodies(matching.values, mine, theirs, lone)):
         matching.moves.append(GraphPair(graph_a, graph_b))
-        _release_outputs(matching.values, graph_a, graph_b)
+        # what a body gives is what its node gave, where that is a value of the graph that has its nodes
+        values = matching.values
+        for body, there, forth in ((graph_a, graph_b, True), (graph_b, graph_a, False)):
+            matched = values.forth if forth else values.back
+            for outer, inner in zip(body.owner.outputs if body.owner is not None else (), body.outputs, strict=False):
+                twin = matched.get(outer) if outer is not None else None
+                if outer is None or twin is None or twin.producer is None or twin.producer.scope is not there:
+                    continue
+                values.release(outer if forth else twin)
+                values.add(*((inner, twin) if forth else (twin, inner)), "structure")
         _match_graphs(matching, list(_match_graph(matching, matching.moves[-1])))
     _pair_equal(matching, *([node for node in nodes if not node.is_op("Constant")] for nodes in matching.alone))
 
@@ -217,18 +226,6 @@ def _moved_bodies(
 def _keys(values: Matching, nodes: Sequence[Node]) -> Counter[Hashable]:
     names = [(node.operator, tuple(value.name for value in node.outputs if value is not None)) for node in nodes]
     return Counter([*(values.numbers.nodes[node] for node in nodes), *names])
-
-
-def _release_outputs(values: Matching, graph_a: Scope, graph_b: Scope) -> None:
-    """Match what a body gives with what its node gave, where that is a value of the graph that has its nodes."""
-    for body, there, forth in ((graph_a, graph_b, True), (graph_b, graph_a, False)):
-        matched = values.forth if forth else values.back
-        for outer, inner in zip(body.owner.outputs if body.owner is not None else (), body.outputs, strict=False):
-            twin = matched.get(outer) if outer is not None else None
-            if outer is None or twin is None or twin.producer is None or twin.producer.scope is not there:
-                continue
-            values.release(outer if forth else twin)
-            values.add(*((inner, twin) if forth else (twin, inner)), "structure")
 
 
 def value_path(value: Value) -> str:

@@ -32,6 +32,7 @@ from graphkit.verify.input_generator import TooLargeError
 from graphkit.verify.run_sizes import propose_assignments
 
 ASK = "give --dim or --input where that is meant"
+Symbols = Iterable[tuple[str, str]]  # of the original, and the dims that they are to be in the rewritten model
 MAX_OTHERS = 6  # sizes to look through for those that a rewritten model does not take
 
 
@@ -78,18 +79,6 @@ def input_changes(
     if fresh := sorted(f"{old} is called {new}" for old, new in renamed.items() if new not in ours):
         changes.append(Change(f"dims have other labels: {'; '.join(fresh)}", narrows=False))
     return changes
-
-
-def narrowed_change(pairs: Sequence[Pair], before: Model, after: Model) -> Change:
-    """Return the change of dims that are fixed, or equal to others, though the original takes more."""
-    names = list(dict.fromkeys(pair.name for pair in pairs))
-    now, was = fed_inputs(after)[names[0]], fed_inputs(before).get(names[0])
-    who = f"input {names[0]}" if len(names) == 1 else f"inputs {family_labels(names)}"
-    whose = "and computed otherwise" if was is None else f"{_dims_text(declared_dims(was))} in the original"
-    declared = f"declared {_dims_text(declared_dims(now))}, {whose}"
-    sizes = "; ".join(dict.fromkeys(f"{pair.dim} is {pair.size}" for pair in pairs))
-    takes = "takes" if len(names) == 1 else "take"
-    return Change(f"{who} {takes} fewer sizes ({declared}): {sizes} - {ASK}", narrows=True)
 
 
 def output_changes(
@@ -257,16 +246,12 @@ def _needed_inputs(model: Model, outputs: Sequence[Value], branch: Branch | None
 
 
 def find_narrowing(
-    session: Callable[[], Runner],
-    feeder: Feeder,
-    fixed: Sequence[Pair],
-    spec: DimSpec,
-    symbols: Iterable[tuple[str, str]],
-) -> list[Pair]:
-    """Return the dims that a model fixes though nobody asked for that, and its original takes others.
+    session: Callable[[], Runner], feeder: Feeder, after: Model, fixed: Sequence[Pair], spec: DimSpec, symbols: Symbols
+) -> list[Change]:
+    """Return the change of dims that a model fixes though nobody asked for that, and its original takes others.
 
     Whoever asks for a size of a name, or calls it an expression in others, asks for all dims of that name. `session`
-    opens the original, where it has to run.
+    opens the original, where it has to run. There is one change at most.
     """
     before = feeder.models[0]
     read = declared_inputs(before)
@@ -290,7 +275,16 @@ def find_narrowing(
                     return True
         return False
 
-    return [pair for pair, relation in todo if takes_others(relation)]
+    if not (narrowed := [pair for pair, relation in todo if takes_others(relation)]):
+        return []
+    names = list(dict.fromkeys(pair.name for pair in narrowed))
+    now, was = fed_inputs(after)[names[0]], fed_inputs(before).get(names[0])
+    who = f"input {names[0]}" if len(names) == 1 else f"inputs {family_labels(names)}"
+    whose = "and computed otherwise" if was is None else f"{_dims_text(declared_dims(was))} in the original"
+    declared = f"declared {_dims_text(declared_dims(now))}, {whose}"
+    sizes = "; ".join(dict.fromkeys(f"{pair.dim} is {pair.size}" for pair in narrowed))
+    takes = "takes" if len(names) == 1 else "take"
+    return [Change(f"{who} {takes} fewer sizes ({declared}): {sizes} - {ASK}", narrows=True)]
 
 
 def computed_dims(model: Model, names: Sequence[str]) -> dict[str, Sequence[Expr] | None]:

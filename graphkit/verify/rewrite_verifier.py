@@ -54,7 +54,6 @@ from graphkit.verify.interface_changes import (
     computed_dims,
     find_narrowing,
     input_changes,
-    narrowed_change,
     output_changes,
 )
 from graphkit.verify.proof_engine import fatal_error, repeat_calls, run_isolated
@@ -401,9 +400,8 @@ class RewriteVerifier:
         fixed = self.fixed  # a branch may take one size alone: a step takes one token
         if part is not None and part.branch is not None:
             fixed = [pair for pair in fixed if pair.size.constant is None]
-        if open_pairs := find_narrowing(self.two.original, self.two.feeder, fixed, self.spec, self.options.symbols):
-            changes.append(narrowed_change(open_pairs, before, after))
-        return changes
+        open_original, feeder = self.two.original, self.two.feeder
+        return changes + find_narrowing(open_original, feeder, after, fixed, self.spec, self.options.symbols)
 
     def _compare_models(self, proof: RewriteProof, runs: Sequence[Run], changes: list[Change]) -> RewriteProof:
         """Run the rewritten model on the inputs of the original, at both levels, and compare the weights."""

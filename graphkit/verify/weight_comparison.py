@@ -95,17 +95,12 @@ def changed_weights(original: Model, rewritten: Model, *, only_partly_read: bool
     for weight in _all_weights(rewritten, all_scopes(rewritten.scopes)):
         same = known.get(weight.key)
         if same is not None and not rewritten.shape_tensors.is_shape(weight.value):
-            difference = same.difference(weight)
-            if difference is None or not (only_partly_read and _is_read_whole(weight.value)):
+            difference, value, is_whole = same.difference(weight), weight.value, False
+            if only_partly_read and value is not None and not value.scope.path:  # where nodes run always
+                is_whole = all(n.scope is value.scope and n.is_op(*READING_ALL) for n, _ in value.consumers)
+            if difference is None or not is_whole:
                 compared.append((weight, same, difference))
     return _prove_weights(compared, "the original's")
-
-
-def _is_read_whole(value: Value | None) -> bool:
-    """Whether every run reads all elements of a weight: the nodes that read it run always, and look nothing up."""
-    if value is None or value.scope.path:
-        return False
-    return all(node.scope is value.scope and node.is_op(*READING_ALL) for node, _ in value.consumers)
 
 
 def foreign_weights(merged: Model, scopes: Iterable[Scope], model: Model) -> WeightProof:

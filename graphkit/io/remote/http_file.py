@@ -284,7 +284,26 @@ def check_answer(answer: aiohttp.ClientResponse, span: Span, head: Head | None, 
     if headers.get("Content-Encoding", "identity").lower() not in ("", "identity"):
         raise Fault("the server compresses what it sends, though it was asked not to", DOWNLOAD_BY_HAND)
     length = answer.content_length
-    size, part = _partial_answer(headers, length, span) if status == 206 else _whole_answer(length, span, head)
+    size, part = length or 0, (0, length or 0)
+    if status == 206:
+        text = headers.get("Content-Range", "")
+        match = CONTENT_RANGE.fullmatch(text)
+        if match is None:
+            raise Fault(f"the server sends a range that it describes as {text[:60]!r}", DOWNLOAD)
+        first, last, size = map(int, match.groups())
+        part, sent = (first, last + 1), f"{first:,} to {last:,}"
+        if first != span[0] or not first <= last < min(size, span[1]):
+            requested = f"{span[0]:,} to {min(span[1], size) - 1:,}"
+            raise Fault(f"the server sends bytes {sent} where {requested} were asked for", DOWNLOAD)
+        if length not in (None, last + 1 - first):
+            raise Fault(f"the server says that {length:,} bytes follow, and that they are {sent}", DOWNLOAD)
+    elif length is None and span == (0, WHOLE):
+        raise Fault("the server does not say how long the file is", DOWNLOAD_BY_HAND)
+    elif span[0] or length is None or length > span[1]:  # all of it, and that is more than was asked for
+        if head is not None and length not in (None, head.size):
+            raise Fault(CHANGED, "run the command again")
+        all_of_it = "" if length is None else f" of {length:,} bytes"
+        raise Fault(f"the server sends no parts of files, only all{all_of_it}", DOWNLOAD)
     if head is not None and (size != head.size or not head.revision.agrees(revision)):
         raise Fault(CHANGED, "run the command again")
     return Head(size, revision), part
@@ -294,32 +313,6 @@ def problem_of(status: int) -> str:
     """Return a status in words."""
     known = {each.value: each.phrase for each in HTTPStatus}
     return f"the server answers {status}" + (f" ({known[status]})" if status in known else "")
-
-
-def _partial_answer(headers: Mapping[str, str], length: int | None, span: Span) -> tuple[int, Span]:
-    text = headers.get("Content-Range", "")
-    match = CONTENT_RANGE.fullmatch(text)
-    if match is None:
-        raise Fault(f"the server sends a range that it describes as {text[:60]!r}", DOWNLOAD)
-    first, last, size = map(int, match.groups())
-    if first != span[0] or not first <= last < min(size, span[1]):
-        requested = f"{span[0]:,} to {min(span[1], size) - 1:,}"
-        raise Fault(f"the server sends bytes {first:,} to {last:,} where {requested} were asked for", DOWNLOAD)
-    if length not in (None, last + 1 - first):
-        raise Fault(f"the server says that {length:,} bytes follow, and that they are {first:,} to {last:,}", DOWNLOAD)
-    return size, (first, last + 1)
-
-
-def _whole_answer(size: int | None, span: Span, head: Head | None) -> tuple[int, Span]:
-    """Return the size of the file and all of it, where an answer has that, and that is no more than was asked for."""
-    if size is None and span == (0, WHOLE):
-        raise Fault("the server does not say how long the file is", DOWNLOAD_BY_HAND)
-    if span[0] or size is None or size > span[1]:
-        if head is not None and size not in (None, head.size):
-            raise Fault(CHANGED, "run the command again")
-        length = "" if size is None else f" of {size:,} bytes"
-        raise Fault(f"the server sends no parts of files, only all{length}", DOWNLOAD)
-    return size, (0, size)
 
 
 @cache

@@ -88,26 +88,21 @@ def write_entry(key: str, entry: Entry) -> None:
             beside.replace(path)
         finally:
             beside.unlink(missing_ok=True)
-        _shrink_cache(path.parent)
+        files = []  # those that were not used for the longest time go, as long as there are too many bytes
+        for file in path.parent.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # another process does the same
+                status = file.stat()
+                files.append((status.st_mtime, status.st_size, file))
+        total = sum(size for _, size, _ in files)
+        for _, size, file in sorted(files):
+            if total <= MAX_CACHE:
+                break
+            file.unlink(missing_ok=True)
+            total -= size
 
 
 def _entry_path(key: str) -> Path:
     return cache_folder() / hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()
-
-
-def _shrink_cache(place: Path) -> None:
-    """Remove the files that were not used for the longest time, as long as there are too many bytes."""
-    files = []
-    for file in place.iterdir():
-        with contextlib.suppress(FileNotFoundError):  # another process does the same
-            status = file.stat()
-            files.append((status.st_mtime, status.st_size, file))
-    total = sum(size for _, size, _ in files)
-    for _, size, file in sorted(files):
-        if total <= MAX_CACHE:
-            return
-        file.unlink(missing_ok=True)
-        total -= size
 
 
 def open_remote(served: Served, options: RemoteOptions) -> RemoteFile:

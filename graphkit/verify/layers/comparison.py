@@ -201,24 +201,6 @@ class ModelComparison(Result):
         return f"{text} The largest difference is {measured.absolute:.3g}, {relative:.2g} of the magnitude."
 
 
-def _table_row(label: str, tensors: Sequence[ComparedTensor], is_first: bool) -> tuple[str | None, ...]:
-    """Return the cells of consecutive tensors: the largest differences, and the smallest cosine."""
-    absolute, relative = (
-        max((number for each in tensors if (number := getattr(each, name)) is not None), default=None)
-        for name in ("absolute", "relative")
-    )
-    cosine = min((each.cosine for each in tensors if each.cosine is not None), default=None)
-    note = next((each.problem for each in tensors if each.problem), None)
-    begins = "the difference begins here" if is_first else None
-    return (
-        label,
-        ", ".join(dict.fromkeys(each.how for each in tensors)),
-        *(None if number is None else f"{number:.1e}" if number else "0" for number in (absolute, relative)),
-        None if cosine is None else f"{cosine:.6f}",
-        "; ".join(text for text in (begins, note) if text) or None,
-    )
-
-
 def _table_rows(tensors: Sequence[ComparedTensor], first: set[str]) -> tuple[list[tuple[str | None, ...]], list[int]]:
     """Return a row for each tensor, or of many one a module, and the numbers of rows at which differences begin."""
     keys: Sequence[str] = [tensor.a for tensor in tensors]
@@ -230,11 +212,26 @@ def _table_rows(tensors: Sequence[ComparedTensor], first: set[str]) -> tuple[lis
                 break
         else:  # their names tell of no modules: as many in each row
             keys = [str(place * MOST_ROWS // len(tensors)) for place in range(len(tensors))]
-    rows, begins = [], []
+    rows, begins = list[tuple[str | None, ...]](), list[int]()
     for (key, is_first), run in _consecutive_runs(tensors, first, keys):
         name = f"{run[0].a} ... {run[-1].a}" if key.isdigit() or not key else key
-        rows.append(_table_row(f"{name} ({len(run)} tensors)" if len(run) > 1 else run[0].a, run, is_first))
-        begins += [len(rows) - 1] if is_first else []
+        absolute, relative = (
+            max((number for each in run if (number := getattr(each, name)) is not None), default=None)
+            for name in ("absolute", "relative")
+        )
+        cosine = min((each.cosine for each in run if each.cosine is not None), default=None)
+        note = next((each.problem for each in run if each.problem), None)
+        begin = "the difference begins here" if is_first else None
+        begins += [len(rows)] if is_first else []
+        rows.append(
+            (
+                f"{name} ({len(run)} tensors)" if len(run) > 1 else run[0].a,
+                ", ".join(dict.fromkeys(each.how for each in run)),
+                *(None if number is None else f"{number:.1e}" if number else "0" for number in (absolute, relative)),
+                None if cosine is None else f"{cosine:.6f}",
+                "; ".join(text for text in (begin, note) if text) or None,
+            )
+        )
     return rows, begins
 
 

@@ -83,18 +83,13 @@ def find_tensor_cause(pair: Pair, a: Side, b: Side | ArrayFile, tolerance: float
             break
         found = find_causes(case.distances, find(case))
         fits += found if case.b is None or find is constant_causes else itertools.islice(found, 1)
-    return _sole_cause(fits) if fits else unknown
-
-
-def _sole_cause(fits: Sequence[Cause]) -> Cause:
-    """Return the cause of which these are names, or one that says that any of them may be."""
-    named = dict[str, Cause]()
+    named = dict[str, Cause]()  # of the names of one cause, the first
     for cause in fits:
         if not cause.is_vague:
             named.setdefault(cause.initializer or cause.text, cause)
     texts = [cause.text.removesuffix(".") for cause in named.values()]
     if len(texts) < 2:
-        return next(iter(named.values()), fits[0])
+        return next(iter([*named.values(), *fits]), unknown)
     more = [f"one of {len(texts) - MAX_CAUSES} more"] if len(texts) > MAX_CAUSES else []
     either = "; or ".join(texts[:MAX_CAUSES] + more)
     return Cause("unknown", f"several causes fit these numbers equally well: either {either}.")
@@ -309,7 +304,23 @@ def constant_causes(case: TensorCase) -> Iterator[Cause]:
         column = difference.mean(axis=tuple(axis for axis in range(case.x.ndim) if axis not in kept), keepdims=True)
         if case.x.size == column.size > 1 or np.abs(difference - column).max() > np.abs(difference).max() / CLEAR:
             continue
-        undo, added = case.compare_arrays(case.x, case.y + column), _added_constants(case, column.ravel())
+        undo, apart, added = case.compare_arrays(case.x, case.y + column), column.ravel(), dict[str, str]()
+        # constants of one number may also have several elements; but they have to be added, as many hold 1
+        is_uniform = np.allclose(apart, apart[0], CLOSE)
+        sizes = {apart.size, *(case.x.shape if is_uniform else ())}
+        for owner, part in () if case.is_integer else case.parts:
+            nodes = part.side.nodes[::-1]
+            addends = {node.input(at) for node in nodes for at in BIASES.get(node.op_type, ())}
+            for value, _, array in itertools.chain.from_iterable(part.constants(nodes, size) for size in sizes):
+                for sign, more, less in ((1.0, "A", case.b), (-1.0, "B", case.a)):
+                    numbers = sign * (apart[0] if is_uniform else apart)
+                    is_addend = value in addends or not is_uniform
+                    if is_addend and np.allclose(array.ravel(), numbers, CLOSE, case.tolerance):
+                        is_twice = owner != more or (less is not None and less.reads(value.name))
+                        what = f"{'the' if is_twice else 'its'} initializer '{value.name}'"
+                        added[value.name] = _added_text(more, what, is_twice=is_twice)
+            if added:
+                break
         for name, text in added.items():
             yield Cause("offset", f"constant offset: {text}.", name, undo)
         if not added:
@@ -323,28 +334,6 @@ def constant_causes(case: TensorCase) -> Iterator[Cause]:
             if kept:
                 text = f"along axis {kept[0]}, B differs from A by the same numbers everywhere; no initializer has them"
             yield Cause("offset", f"constant offset: {text}.", undo=undo, is_vague=True)
-
-
-def _added_constants(case: TensorCase, column: np.ndarray) -> dict[str, str]:
-    """Return what may be done with constants that have the numbers by which A is larger, or smaller, by their names.
-
-    Of one number, these may also have several elements; but they have to be added, as many constants hold 1.
-    """
-    is_uniform, found = np.allclose(column, column[0], CLOSE), dict[str, str]()
-    sizes = {column.size, *(case.x.shape if is_uniform else ())}
-    for owner, part in () if case.is_integer else case.parts:
-        nodes = part.side.nodes[::-1]
-        addends = {node.input(at) for node in nodes for at in BIASES.get(node.op_type, ())}
-        for value, _, array in itertools.chain.from_iterable(part.constants(nodes, size) for size in sizes):
-            for sign, more, less in ((1.0, "A", case.b), (-1.0, "B", case.a)):
-                numbers = sign * (column[0] if is_uniform else column)
-                if (value in addends or not is_uniform) and np.allclose(array.ravel(), numbers, CLOSE, case.tolerance):
-                    is_twice = owner != more or (less is not None and less.reads(value.name))
-                    whose = "the" if is_twice else "its"
-                    found[value.name] = _added_text(more, f"{whose} initializer '{value.name}'", is_twice=is_twice)
-        if found:
-            break
-    return found
 
 
 def _added_text(more: str, what: str, *, is_twice: bool) -> str:
@@ -467,26 +456,20 @@ def mistake_causes(case: TensorCase) -> Iterator[Cause]:
     value = case.a.value
     if not case.has_floats or not (case.b is None or value in case.a.side.model.graph.outputs):
         return
+    shapes = infer(case.a.side.model)
     for mistake, array in make_mistakes(case.a.side, value):
-        x, y, where = plain_array(array), case.y, ""
-        if (known := _known_places(case, mistake)) is not None:
-            x, y, where = x[known], y[known], " at all places but the last"
-        read, undo = next(iter(mistake.arrays)), case.compare_arrays(x, y)
+        x, y, where, read = plain_array(array), case.y, "", next(iter(mistake.arrays))
+        length, dims = (shapes[read].dims or (None,))[-1], shapes[value].dims or ()
+        if mistake.unknown_places and length is not None and dims.count(length) == 1:  # which axis has the tokens?
+            known = (*[slice(None)] * dims.index(length), slice(-mistake.unknown_places))
+            with case.compare_arrays(case.x[known], case.y[known])():
+                if max(case.distances()) > CLEAR:
+                    x, y, where = x[known], y[known], " at all places but the last"
+        undo = case.compare_arrays(x, y)
         is_constant = known_tensor(read) is not None
         name = read.name if is_constant and len(mistake.arrays) == 1 else ""
         is_vague = not is_constant and read.producer is not None  # an input it depends on says more
         yield Cause(mistake.kind, f"{mistake.text} gives what B has{where}.", name, undo, is_vague)
-
-
-def _known_places(case: TensorCase, mistake: Mistake) -> tuple[slice, ...] | None:
-    """Return the part of a tensor whose results a mistake leaves known; None for all, or where that tells nothing."""
-    shapes, tokens = infer(case.a.side.model), next(iter(mistake.arrays))
-    length, dims = (shapes[tokens].dims or (None,))[-1], shapes[case.a.value].dims or ()
-    if not mistake.unknown_places or length is None or dims.count(length) != 1:  # which axis has the tokens?
-        return None
-    known = (*[slice(None)] * dims.index(length), slice(-mistake.unknown_places))
-    with case.compare_arrays(case.x[known], case.y[known])():
-        return known if max(case.distances()) > CLEAR else None
 
 
 TABLE: tuple[Callable[[TensorCase], Iterator[Cause]], ...] = (
