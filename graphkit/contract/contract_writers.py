@@ -91,6 +91,17 @@ GUIDE_RULES = {
 }
 LOOPS = {"c": "cpp", "kotlin": "kt", "python": "py", "rust": "rs"}
 LOWERED_LOOPS = ("c", "kotlin", "python")
+Value = str | int | Sequence[int]
+Row = Mapping[str, Value]
+DIM_TEXTS = {
+    "batch": "sequences at a time",
+    "tokens": "new tokens",
+    "past": "tokens before these",
+    "total": "both together",
+    "source": "positions of the source",
+    "other": "another size, which the shape names",
+}
+DIMS = {name: -1 - place for place, name in enumerate(DIM_TEXTS)}
 
 
 class Constant(NamedTuple):
@@ -145,26 +156,19 @@ def write_guide(contract: Contract) -> str:
         "state_row": lambda s: (s.name, s.dtype, str(list(s.shape)), "-" if s.axis is None else f"axis {s.axis}"),
         "table_row": lambda t: (t.name, t.file, str(t.offset), t.dtype, f"{t.rows:,}", str(list(t.shape))),
     }
-    environment = template_environment("{{", "}}", filters)
-    return environment.get_template("HOST.md.jinja").render(
-        contract=contract, tokens=list(_token_rows(contract)), kinds=kinds, floor=f"{contract.floor:g}"
-    )
-
-
-def _token_rows(contract: Contract) -> Iterator[tuple[str, str]]:
-    """Yield the tokens that a host needs to know, and the rules by which it chooses them."""
     pad, start, pooled = (contract.tokens.get(name) for name in ("pad", "start", "pooled"))
-    if contract.takes_text:
-        yield "pad", "0 (the export does not say)" if pad is None else str(pad)
+    # what a host needs to know of tokens, and the rules by which it chooses them
+    tokens = [("pad", "0 (the export does not say)" if pad is None else str(pad))] if contract.takes_text else []
     if any(method.when == "step" for method in contract.methods):
-        yield "start", "the caller gives it" if start is None else str(start)
-        yield "end", ", ".join(map(str, contract.ends)) or "the caller gives it"
+        tokens.append(("start", "the caller gives it" if start is None else str(start)))
+        tokens.append(("end", ", ".join(map(str, contract.ends)) or "the caller gives it"))
         for name, text in GUIDE_RULES.items():
             value = getattr(contract.generation, name)
             if value != getattr(Generation(), name):
-                yield name, text.format(", ".join(map(str, value)) if isinstance(value, tuple) else value)
-    if pooled is not None:
-        yield "pooled", str(pooled)
+                tokens.append((name, text.format(", ".join(map(str, value)) if isinstance(value, tuple) else value)))
+    tokens += [("pooled", str(pooled))] if pooled is not None else []
+    template = template_environment("{{", "}}", filters).get_template("HOST.md.jinja")
+    return template.render(contract=contract, tokens=tokens, kinds=kinds, floor=f"{contract.floor:g}")
 
 
 def _table_lines(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
@@ -392,19 +396,6 @@ TEXTS: Mapping[str, tuple[str, Callable[[str], str]]] = {  # the suffix of each 
     "python": ("py", ascii),
 }
 WRITERS = {language: partial(write_constants, language) for language in TEXTS if language != "python"}
-
-
-Value = str | int | Sequence[int]
-Row = Mapping[str, Value]
-DIM_TEXTS = {
-    "batch": "sequences at a time",
-    "tokens": "new tokens",
-    "past": "tokens before these",
-    "total": "both together",
-    "source": "positions of the source",
-    "other": "another size, which the shape names",
-}
-DIMS = {name: -1 - place for place, name in enumerate(DIM_TEXTS)}
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,17 @@ Equality = Annotated[str, Meta(pattern=r"^(bit for bit|in exact arithmetic)$(?!\
 EarlyStopping = bool | Literal["never"]
 SEAL = re.compile(r'(.*),"checksum":"([0-9a-f]{64})"\}', re.DOTALL)
 SPACE = re.compile(r'("(?:[^"\\]|\\.)*")|\s+', re.DOTALL)  # strings, which keep theirs, and white space outside of them
+VERSION: Literal[3] = 3
+FIXED = "nothing: its value is fixed"  # what an input of the original became that nobody gives
+SIZES = ("batch", "source", "capacity", "positions", "layers", "heads", "head_dim", "vocabulary")
+Size = Annotated[int, Meta(le=LARGEST, extra_json_schema={"minimum": 0})]  # none but an offset is below 0
+SIZES_SCHEMA = {
+    "required": list(SIZES),
+    "properties": {"offset": {"type": "integer"}, "stride": {"type": "integer", "minimum": 1}},
+}
+Kind = Literal["embedding", "rows", "slots_mask", "source_mask", "state", "output", "user"]
+When = Literal["once", "step"]
+By = Literal["source", "token", "type", "position", "valid_length", "largest_id", "first_token"]
 
 
 @dataclass(frozen=True)
@@ -225,19 +236,6 @@ def is_unsealed(text: str) -> bool:
     """Whether JSON no longer has its checksum."""
     match = SEAL.fullmatch(SPACE.sub(r"\1", text))
     return match is None or hashlib.sha256(match[1].encode()).hexdigest() != match[2]
-
-
-VERSION: Literal[3] = 3
-FIXED = "nothing: its value is fixed"  # what an input of the original became that nobody gives
-SIZES = ("batch", "source", "capacity", "positions", "layers", "heads", "head_dim", "vocabulary")
-Size = Annotated[int, Meta(le=LARGEST, extra_json_schema={"minimum": 0})]  # none but an offset is below 0
-SIZES_SCHEMA = {
-    "required": list(SIZES),
-    "properties": {"offset": {"type": "integer"}, "stride": {"type": "integer", "minimum": 1}},
-}
-Kind = Literal["embedding", "rows", "slots_mask", "source_mask", "state", "output", "user"]
-When = Literal["once", "step"]
-By = Literal["source", "token", "type", "position", "valid_length", "largest_id", "first_token"]
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,10 @@ class BundleState(Mapping[str, np.ndarray]):
         for after, side in ((False, self._side), (True, self._side ^ spare)):
             key = state.name, self._place(state, after), side
             if key not in self.devices:
-                self.devices[key] = _device_array(memory, content)
+                try:
+                    self.devices[key] = DeviceArray(memory, content)
+                except Exception:  # onnxruntime's errors have no common base
+                    self.devices[key] = None
             elif not after and state.name not in self._there and (there := self.devices[key]) is not None:
                 there.write(content)
             places.append(self.devices[key])
@@ -240,13 +243,6 @@ def _check_room(state: StateTensor, dims: Sequence[int]) -> None:
         raise UsageError(f"state '{state.name}' is {list(dims)}, and has room for {list(state.shape)}")
 
 
-def _device_array(memory: object, array: np.ndarray) -> DeviceArray | None:
-    try:
-        return DeviceArray(memory, array)
-    except Exception:  # onnxruntime's errors have no common base
-        return None
-
-
 @dataclass
 class Sessions:
     """The sessions of a bundle, which its users share; each is opened when it is first run."""
@@ -288,7 +284,6 @@ class _StatePorts(Struct, frozen=True):
 
     @property
     def names(self) -> list[str]:
-        """All of them."""
         return [*self.inputs, *self.outputs]
 
 
@@ -333,7 +328,6 @@ class _Prefix(Struct):
     count: int = -1  # of how many slots they are bound to
 
     def bind(self, bound: Binding, count: int) -> None:
-        """Bind its first slots."""
         if isinstance(self.place, DeviceArray) and isinstance(bound, BoundSession):
             bound.bind_device(self.place, (count, *self.dims[1:]), self.ports.inputs, [*self.ports.outputs])
         elif isinstance(self.place, np.ndarray):

@@ -93,8 +93,8 @@ def checked_feeds(
     if odd := sorted(set(inputs) - users):
         takes = ", ".join(sorted(users)) or "no other input than tokens"
         raise UsageError(f"'{method.name}' has no input '{odd[0]}': it takes {takes}")
-    for kind, array in (("tokens", tokens), ("mask", mask)):
-        if array is not None and kind not in method.sources:
+    for kind, said in (("tokens", tokens), ("mask", mask)):
+        if said is not None and kind not in method.sources:
             raise UsageError(f"'{method.name}' takes no {kind}")
     sizes: dict[str, int] = {}
     feeds: dict[str, np.ndarray] = {}
@@ -108,42 +108,34 @@ def checked_feeds(
             if "mask" not in port.name or any(isinstance(dim, str) and dim not in sizes for dim in port.shape):
                 raise UsageError(f"'{method.name}' needs '{port.name}', {port.dtype}{list(port.shape)}")
             given = np.ones([dim if isinstance(dim, int) else sizes[dim] for dim in port.shape], port.dtype)
-        feeds[port.name] = _fitting_input(method, port, given, sizes, most)
+        try:
+            array = np.asarray(given)
+            if array.dtype.kind != np.dtype(port.dtype).kind and array.dtype.kind not in "biu":
+                raise ValueError(f"it is {array.dtype}")
+            array = feeds[port.name] = np.asarray(array, port.dtype, order="C")  # which leaves a scalar a scalar
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"'{port.name}' is no {port.dtype}{list(port.shape)}: {error}") from error
+        wanted = tuple(sizes.get(dim, -1) if isinstance(dim, str) else dim for dim in port.shape)
+        if len(wanted) != array.ndim or any(w not in (-1, size) for w, size in zip(wanted, array.shape, strict=True)):
+            known = [dim if size == -1 else size for dim, size in zip(port.shape, wanted, strict=True)]
+            raise UsageError(f"'{port.name}' of {method.name} is {list(array.shape)}, and must be {known}")
+        for dim, size in zip(port.shape, array.shape, strict=True):
+            if isinstance(dim, str):
+                largest = most.get(dim)
+                if size < 1 or (largest is not None and size > largest):
+                    raise UsageError(f"'{port.name}' has {size} for {dim}: the bundle takes 1 to {largest}")
+                sizes[dim] = size
         for dim in port.shape:
             rule = legal.get(dim) if isinstance(dim, str) else None
-            if rule is not None and not rule.allows(size := sizes[str(dim)]):
+            if rule is not None and not rule.allows(sizes[str(dim)]):
                 why = f"at which the model does not run: {dim} is {rule.words}"
-                raise UsageError(f"'{port.name}' has {size} for {dim}, {why}")
+                raise UsageError(f"'{port.name}' has {sizes[str(dim)]} for {dim}, {why}")
     counted = [*method.sources.get("tokens", ()), *(port for _, port in method.fed)]
     rows = next((len(feeds[port.name]) for port in counted if feeds[port.name].ndim), None)
     for port in method.sources.get("kept", ()):
         feeds[port.name] = np.array([kept], np.int64)
         sizes[port.name] = kept or feeds[method.sources["tokens"][-1].name].shape[1]
     return Feeds(feeds, sizes, sizes.get("batch", rows))
-
-
-def _fitting_input(
-    method: BundleMethod, port: BundlePort, given: npt.ArrayLike, sizes: dict[str, int], largest: Mapping[str, int]
-) -> np.ndarray:
-    """Return an input as its port takes it, and take note of the sizes that its dims stand for."""
-    try:
-        array = np.asarray(given)
-        if array.dtype.kind != np.dtype(port.dtype).kind and array.dtype.kind not in "biu":
-            raise ValueError(f"it is {array.dtype}")
-        array = np.asarray(array, port.dtype, order="C")  # which leaves a scalar a scalar
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"'{port.name}' is no {port.dtype}{list(port.shape)}: {error}") from error
-    wanted = tuple(sizes.get(dim, -1) if isinstance(dim, str) else dim for dim in port.shape)
-    if len(wanted) != array.ndim or any(w not in (-1, size) for w, size in zip(wanted, array.shape, strict=True)):
-        known = [dim if size == -1 else size for dim, size in zip(port.shape, wanted, strict=True)]
-        raise UsageError(f"'{port.name}' of {method.name} is {list(array.shape)}, and must be {known}")
-    for dim, size in zip(port.shape, array.shape, strict=True):
-        if isinstance(dim, str):
-            most = largest.get(dim)
-            if size < 1 or (most is not None and size > most):
-                raise UsageError(f"'{port.name}' has {size} for {dim}: the bundle takes 1 to {most}")
-            sizes[dim] = size
-    return array
 
 
 def of_source(method: BundleMethod, ids: npt.ArrayLike, mask: npt.ArrayLike | None) -> dict[str, np.ndarray]:

@@ -24,6 +24,15 @@ from onnx import TensorProto
 from graphkit.errors import ModelError, OutputError
 from graphkit.io.wire import MAX_PROTO, Buffer, Mapped
 
+_SOURCES: weakref.WeakValueDictionary[Path, ByteSource] = weakref.WeakValueDictionary()
+INPUT, OUTPUT = "standard input", "standard output"
+STREAMED = f"a model on {INPUT} or {OUTPUT} is kept there"
+REWRITTEN = "weights that change are kept there until they are written"
+FETCHED = "what is fetched is kept there"
+CHUNK = 1 << 20
+_FOLDERS: set[Path] = set()
+_PLACES: dict[Path, Path | str] = {}  # of files and folders that messages name otherwise: by a path, or as they are
+
 
 class ByteSource(ABC):
     """A file of which parts are read."""
@@ -59,9 +68,6 @@ class ByteSource(ABC):
 
     def read(self) -> None:  # noqa: B027 - a file of this machine has nothing to do
         """Note that the graph was read: what was looked at may be kept for another time."""
-
-
-_SOURCES: weakref.WeakValueDictionary[Path, ByteSource] = weakref.WeakValueDictionary()
 
 
 def register_source(source: ByteSource) -> None:
@@ -213,14 +219,6 @@ def find_data_file(model: Path, location: str) -> DataFile:
 #
 # A model is read at any byte, as often as something asks for a weight, and onnxruntime reads it again in another
 # process; so what comes through a pipe waits on disk, and never in memory.
-
-INPUT, OUTPUT = "standard input", "standard output"
-STREAMED = f"a model on {INPUT} or {OUTPUT} is kept there"
-REWRITTEN = "weights that change are kept there until they are written"
-FETCHED = "what is fetched is kept there"
-CHUNK = 1 << 20
-_FOLDERS: set[Path] = set()
-_PLACES: dict[Path, Path | str] = {}  # of files and folders that messages name otherwise: by a path, or as they are
 
 
 @contextlib.contextmanager

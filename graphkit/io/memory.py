@@ -25,6 +25,9 @@ from graphkit.io.tensors import check_tensors, fill_tensor, payload_size, walk_t
 if TYPE_CHECKING:
     import onnx_ir
 
+InMemory: TypeAlias = "onnx.ModelProto | onnx_ir.Model | Program"
+Tensor: TypeAlias = "onnx_ir.TensorProtocol"
+
 
 class Program(Protocol):
     """The part of a `torch.onnx.ONNXProgram` that has the graph and its weights."""
@@ -32,10 +35,6 @@ class Program(Protocol):
     @property
     def model(self) -> onnx_ir.Model:
         """The model of onnx_ir."""
-
-
-InMemory: TypeAlias = "onnx.ModelProto | onnx_ir.Model | Program"
-Tensor: TypeAlias = "onnx_ir.TensorProtocol"
 
 
 class MemoryWeights:

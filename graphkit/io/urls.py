@@ -15,6 +15,7 @@ from graphkit.errors import UsageError
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(?:://|::)")  # fsspec joins schemes with ::
 MAX_NAME = 200
+_CURRENT: ContextVar[RemoteOptions | None] = ContextVar("remote_options", default=None)
 
 
 def is_url(name: str) -> bool:
@@ -93,9 +94,6 @@ class RemoteOptions(Struct, frozen=True, kw_only=True):
     cache: bool = True
     timeout: float = 60.0
     notice: Callable[[str], None] = lambda _: None
-
-
-_CURRENT: ContextVar[RemoteOptions | None] = ContextVar("remote_options", default=None)
 
 
 def current_options() -> RemoteOptions:

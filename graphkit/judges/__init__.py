@@ -270,22 +270,19 @@ def _ask_process(words: Sequence[str], questions: Sequence[dict[str, str]], seco
                     how = f"the compiler {'crashes' if crashes else 'stops'}: {describe_ending(code)}"
                     yield Answer(error=": ".join([how, *(text[:LAST] for text in last)]), is_answered=crashes)
                     return
-                answer = _read_answer(line, number)
+                try:
+                    answer = msgspec.json.decode(line, type=Answer)
+                    why = "" if answer.number == number else f"number {answer.number}, where {number} is asked"
+                except msgspec.MsgspecError as error:
+                    why = f"{error!s:.200}"
+                if why:
+                    answer = Answer(error=f"what it answers is not understood: {why}", is_answered=False)
                 yield answer
                 if not answer.is_answered:  # the next line may be about any model
                     return
         finally:
             process.kill()
             process.wait()
-
-
-def _read_answer(line: str, number: int) -> Answer:
-    try:
-        answer = msgspec.json.decode(line, type=Answer)
-        why = "" if answer.number == number else f"number {answer.number}, where {number} is asked"
-    except msgspec.MsgspecError as error:
-        why = f"{error!s:.200}"
-    return Answer(error=f"what it answers is not understood: {why}", is_answered=False) if why else answer
 
 
 def judge_environment() -> dict[str, str]:

@@ -76,8 +76,14 @@ def measure_target(name: str, models: Sequence[Model] = (), *, progress: Callabl
         raise UsageError(f"no judge answers for '{name:.40}' - {hint}")
     judge, device = find_judge(MEASURED[name].judge), MEASURED[name].device
     progress("making models of one operator")
-    nodes = {kind_of(case): case for model in models for _, case in model_cases(infer(model))}
-    cases = [*_library_variants(), *nodes.values()]
+    cases, varied = list[Case](), set[str]()
+    for case in library_cases():
+        if not varied:
+            cases += [replace(case, opset=opset) for opset in OPSETS if opset > case.opset]
+        cases += varied_cases(case, is_first=case.node.op_type not in varied)
+        if case.model() is not None:
+            varied.add(case.node.op_type)
+    cases += {kind_of(case): case for model in models for _, case in model_cases(infer(model))}.values()
     progress(f"asking {judge.name} about {count_things(len(cases), 'node(s)')}")
     observations = list(observe_cases(judge, cases, device))
     if models:
@@ -94,16 +100,6 @@ def strongest(alone: Sequence[Observation], placed: Sequence[Observation]) -> li
 
     known = {kind(each) for each in placed}
     return [*placed, *(each for each in alone if kind(each) not in known)]
-
-
-def _library_variants() -> Iterator[Case]:
-    varied = set[str]()
-    for case in library_cases():
-        if not varied:
-            yield from (replace(case, opset=opset) for opset in OPSETS if opset > case.opset)
-        yield from varied_cases(case, is_first=case.node.op_type not in varied)
-        if case.model() is not None:
-            varied.add(case.node.op_type)
 
 
 def observe_models(judge: Judge, models: Sequence[Model], device: str = "") -> Iterator[Observation]:

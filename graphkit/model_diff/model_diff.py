@@ -6,7 +6,7 @@ import zlib
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
@@ -45,11 +45,7 @@ from graphkit.options import DiffOptions
 from graphkit.render.document_blocks import Block, Heading, Prose, Table, outcome, table, table_of
 from graphkit.render.result import Result
 from graphkit.shapes import infer
-from graphkit.targets import load_target
-
-if TYPE_CHECKING:
-    from graphkit.targets import Target
-
+from graphkit.targets import Target, load_target
 
 KINDS = {"values": "other values", "dtype": "another dtype", "dims": "other dims"}  # of weight changes, in words
 KINDS |= {"removed": "removed", "added": "added"}

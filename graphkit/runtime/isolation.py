@@ -49,6 +49,7 @@ MEANINGS = {
 }
 IDLE = 30.0  # seconds that an idle process is kept
 SECONDS_TO_FREE = 10.0
+_CURRENT: ContextVar[Process | None] = ContextVar("isolation", default=None)
 
 
 @dataclass
@@ -420,9 +421,6 @@ _SPARE = _Spare()
 def start_ahead() -> None:
     """Start a process that is soon needed: it gets ready beside other work."""
     _SPARE.put(_SPARE.take())
-
-
-_CURRENT: ContextVar[Process | None] = ContextVar("isolation", default=None)
 
 
 def current_process() -> Process | None:

@@ -179,7 +179,16 @@ class _Maker:
         count = min(slots - length, LONG if length == 1 else STEPS)
         padded = is_padded and self.takes_padding(length)
         steps = tuple(self.inputs.array(self.later, (rows, 1)) for _ in range(count))
-        encoded, inputs = self._inputs(rows, length, source, is_padded)
+        sizes = {**self.sizes, "batch": rows, "source": source, "tokens": length}
+        padding: list[Padding] = ["full"] * (rows - 1)
+        draw = replace(UNPADDED, padding=(*padding, "right")) if is_padded else UNPADDED
+
+        def drawn(ports: Sequence[BundlePort]) -> Feed:
+            shapes = ([dim if isinstance(dim, int) else sizes.get(dim, 2) for dim in port.shape] for port in ports)
+            specs = (InputSpec(port.name, port.dtype) for port in ports)
+            return {spec.name: self.inputs.array(spec, shape, draw) for spec, shape in zip(specs, shapes, strict=True)}
+
+        encoded, inputs = ({}, drawn(self.ports)) if self.apart is None else self.apart.inputs(drawn)
         return Prompt(
             tokens=tokens,
             mask=mask,
@@ -217,18 +226,6 @@ class _Maker:
     def legal_length(self, length: int) -> int:
         """Return the length of a prompt that the export takes, near a wish."""
         return self.fixed or (length if self.legal is None else self.legal.nearest(length))
-
-    def _inputs(self, rows: int, length: int, source: int, is_padded: bool) -> tuple[Feed, Feed]:
-        sizes = {**self.sizes, "batch": rows, "source": source, "tokens": length}
-        padding: list[Padding] = ["full"] * (rows - 1)
-        draw = replace(UNPADDED, padding=(*padding, "right")) if is_padded else UNPADDED
-
-        def drawn(ports: Sequence[BundlePort]) -> Feed:
-            shapes = ([dim if isinstance(dim, int) else sizes.get(dim, 2) for dim in port.shape] for port in ports)
-            specs = (InputSpec(port.name, port.dtype) for port in ports)
-            return {spec.name: self.inputs.array(spec, shape, draw) for spec, shape in zip(specs, shapes, strict=True)}
-
-        return ({}, drawn(self.ports)) if self.apart is None else self.apart.inputs(drawn)
 
 
 class _EncoderApart:

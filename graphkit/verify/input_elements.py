@@ -26,6 +26,25 @@ Kind = Literal["usual", "edges", "extremes", "not finite"]
 Padding = Literal["full", "right", "left", "holes", "empty", "above", "below"]  # the last ones of 0, 1 and 2, or -1
 BY_ROW: tuple[Padding, ...] = ("left", "right", "holes", "full")
 MAX_BYTES = 16 << 20  # of all defaults that are overridden together
+FLOATS = (0.0, 1.0, -1.0, 0.5, -0.5, 5.0, -3.0, -0.0, 1.5, 2.5, -2.5, 3.0, 6.0, -5.0, 7.0, 10.0, -10.0, 0.1, 1e-3, 1e-6)
+LARGE_FLOATS = (1e30, -1e30, 65504.0, -65504.0, 1e-30, 16777217.0, 89.0, -104.0, np.inf, -np.inf, 1e4, -1e4, 2.0**63)
+NOT_FINITE = (np.nan, np.inf, -np.inf)
+INTEGERS = (0, -1, 1, -2, 2, 3, -3, 7, -7, 10, 51, 100, -100, 255, 256, 1000)
+LARGE_INTEGERS = (
+    2**62 + 1, -(2**62) - 1, 2**31, -(2**31) - 1, 2**24 + 1, -(2**24) - 1, 2**32 + 1, 2**53 + 1, 2**63 - 1, -(2**63),
+    2**31 - 1, -(2**31), 32767, -32768, 65535, 127, -128,
+)  # fmt: skip
+LIMITING = COMPARING | operator_set("Clip Max Min Mod ThresholdedRelu")
+MAX_MARKS = 24
+MAX_MARK_ELEMENTS = 8
+T = TypeVar("T")
+MOST = 16  # tokens: some tokenizers add hundreds
+MOVES = PRESERVING | PICKING | {"Cast"}
+KEEPING_PLACES = (*MOVES, "Add", "And", "Mul", "Not", "Or", "Where")
+CHOOSING = ("ArgMax", "ArgMin", "TopK")
+TOKEN_FIELDS = ("_token_id", "_token_index")
+MAX_TOKENIZER_BYTES = 1 << 26  # of a tokenizer's file
+MAX_SPECIAL_ROWS = 512  # that get special tokens
 
 
 class Draw(Struct, frozen=True):
@@ -133,20 +152,6 @@ def float_mask(
         return mask_elements(keep, polarity).astype(np.float64)
     floor = HIDING[min(draw.number % 3, 1)] if hides_all else FLOORS[draw.number // 3 % len(FLOORS)]
     return np.where(keep == 0, float(np.finfo(dtype).min) if floor is None else floor, 0.0)
-
-
-FLOATS = (0.0, 1.0, -1.0, 0.5, -0.5, 5.0, -3.0, -0.0, 1.5, 2.5, -2.5, 3.0, 6.0, -5.0, 7.0, 10.0, -10.0, 0.1, 1e-3, 1e-6)
-LARGE_FLOATS = (1e30, -1e30, 65504.0, -65504.0, 1e-30, 16777217.0, 89.0, -104.0, np.inf, -np.inf, 1e4, -1e4, 2.0**63)
-NOT_FINITE = (np.nan, np.inf, -np.inf)
-INTEGERS = (0, -1, 1, -2, 2, 3, -3, 7, -7, 10, 51, 100, -100, 255, 256, 1000)
-LARGE_INTEGERS = (
-    2**62 + 1, -(2**62) - 1, 2**31, -(2**31) - 1, 2**24 + 1, -(2**24) - 1, 2**32 + 1, 2**53 + 1, 2**63 - 1, -(2**63),
-    2**31 - 1, -(2**31), 32767, -32768, 65535, 127, -128,
-)  # fmt: skip
-LIMITING = COMPARING | operator_set("Clip Max Min Mod ThresholdedRelu")
-MAX_MARKS = 24
-MAX_MARK_ELEMENTS = 8
-T = TypeVar("T")
 
 
 class Marks(Struct, frozen=True):
@@ -278,15 +283,6 @@ class Defaults(Struct, frozen=True):
             return (array + 1).astype(array.dtype) if is_number else np.roll(array, 1)
 
         return {name: other(array) for name, array in self.arrays.items()}
-
-
-MOST = 16  # tokens: some tokenizers add hundreds
-MOVES = PRESERVING | PICKING | {"Cast"}
-KEEPING_PLACES = (*MOVES, "Add", "And", "Mul", "Not", "Or", "Where")
-CHOOSING = ("ArgMax", "ArgMin", "TopK")
-TOKEN_FIELDS = ("_token_id", "_token_index")
-MAX_TOKENIZER_BYTES = 1 << 26  # of a tokenizer's file
-MAX_SPECIAL_ROWS = 512  # that get special tokens
 
 
 class Special(tuple[int, ...]):

@@ -66,6 +66,19 @@ ROWS = (
 )
 ONE = Row(2, 5, 1, 4)  # where one run is enough: nothing is empty, and no two sizes are equal
 COMMON = (32, 64, 16, 128, 8, 224, 256, 512, 10)  # sizes that models are exported at
+COST = 1_000_000  # elements that one such run may compute, or what the dearest of the usual runs computes
+TELLING = 4_000_000  # the same of one at which numbers turn
+MOST = 20_000_000  # elements that such a run computes at most
+LARGEST = (65_539, 16_411, 4_099, 1_031, 515, 259, 131, 67, 19, 9)  # past what 16 bits count, and the lengths of tables
+PARITIES = (0, 1)  # added to each of them: halves, and what wraps, differ at odd sizes alone, or at even ones
+MAX_THRESHOLDS = 4
+LARGEST_UNCOUNTED = 100  # rows of a batch, where nothing tells how much a run computes
+DRAWN_SIZES = 6
+ROOMY, SMALL = Row(24, 6, 3, 6), Row(6, 6, 3, 6)  # a length that is the batch is a trap of its own
+NUMBERS: tuple[tuple[Padding, ...], ...] = (("full", "above", "left", "above"), ("full", "below", "left", "below"))
+EMPTY: tuple[Padding, ...] = ("empty", "full", "left", "empty", "right", "full")  # a single row is empty too
+SHORT = Row(2, 1, 2, 1)
+MAX_DRAWS = 6  # of one kind, where inputs hold few elements
 
 
 def propose_assignments(
@@ -162,21 +175,6 @@ def _vary_sizes(legal: LegalSizes, successes: Sequence[Assignment]) -> Iterator[
         for base, role in itertools.product(list(successes), roles):
             changed = (role, "total") if role in ("sequence", "past") else (role,)
             yield {v.name: base[v.name] + (step if v.role in changed else 0) for v in legal.variables}
-
-
-COST = 1_000_000  # elements that one such run may compute, or what the dearest of the usual runs computes
-TELLING = 4_000_000  # the same of one at which numbers turn
-MOST = 20_000_000  # elements that such a run computes at most
-LARGEST = (65_539, 16_411, 4_099, 1_031, 515, 259, 131, 67, 19, 9)  # past what 16 bits count, and the lengths of tables
-PARITIES = (0, 1)  # added to each of them: halves, and what wraps, differ at odd sizes alone, or at even ones
-MAX_THRESHOLDS = 4
-LARGEST_UNCOUNTED = 100  # rows of a batch, where nothing tells how much a run computes
-DRAWN_SIZES = 6
-ROOMY, SMALL = Row(24, 6, 3, 6), Row(6, 6, 3, 6)  # a length that is the batch is a trap of its own
-NUMBERS: tuple[tuple[Padding, ...], ...] = (("full", "above", "left", "above"), ("full", "below", "left", "below"))
-EMPTY: tuple[Padding, ...] = ("empty", "full", "left", "empty", "right", "full")  # a single row is empty too
-SHORT = Row(2, 1, 2, 1)
-MAX_DRAWS = 6  # of one kind, where inputs hold few elements
 
 
 class Edge(Struct, frozen=True):

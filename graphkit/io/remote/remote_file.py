@@ -32,6 +32,12 @@ SMALL = 64 << 10  # bytes of weights that are kept with the graph, since analyse
 NOTEWORTHY = 16 << 20  # bytes of weights of a file that are worth a sentence
 HISTORY = 400  # headers to look back at
 SLACK = 64  # bytes by which two distances of one kind may differ
+TAIL = 64 << 10  # bytes at the end, where the inputs and outputs are
+HEADER, BEFORE = 512, 96  # bytes that are fetched for a header, and more of them before and behind a guessed one
+NEAR = 1 << 10  # bytes that the reader passes over without a jump: a small node
+STEP, GROWTH, LONGEST = 512 << 10, 4, 4 << 20  # bytes to read on, how they grow, and up to which size
+FEW, MANY = 4, 64  # guesses at a time, which double as long as they are right
+GAP = 4 << 10  # bytes that cost less than a request
 
 
 class Entry(NamedTuple):
@@ -285,14 +291,6 @@ def predict_offsets(offsets: Sequence[int], end: int, count: int) -> list[tuple[
             break
         following.append((at, skipped + (like + 1 if like + 1 < len(steps) else start)))
     return following
-
-
-TAIL = 64 << 10  # bytes at the end, where the inputs and outputs are
-HEADER, BEFORE = 512, 96  # bytes that are fetched for a header, and more of them before and behind a guessed one
-NEAR = 1 << 10  # bytes that the reader passes over without a jump: a small node
-STEP, GROWTH, LONGEST = 512 << 10, 4, 4 << 20  # bytes to read on, how they grow, and up to which size
-FEW, MANY = 4, 64  # guesses at a time, which double as long as they are right
-GAP = 4 << 10  # bytes that cost less than a request
 
 
 class Window:

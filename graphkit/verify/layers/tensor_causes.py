@@ -52,6 +52,9 @@ NUMBERS = (onnx.AttributeProto.FLOAT, onnx.AttributeProto.INT, onnx.AttributePro
 Arrays = Mapping[Value, np.ndarray]
 Feed = Mapping[str, np.ndarray]
 NOTHING: Feed = MappingProxyType({})
+MOST_KINDS = 24  # of constants, those nearest to the end and to the beginning first
+BIASES = {"Add": (0, 1), "Gemm": (2,), "Conv": (2,), "ConvTranspose": (2,), "LayerNormalization": (2,)}
+SCALES = {"Mul": (0, 1), "Div": (1,)}
 
 
 def find_tensor_cause(pair: Pair, a: Side, b: Side | ArrayFile, tolerance: float) -> Cause:
@@ -476,11 +479,6 @@ TABLE: tuple[Callable[[TensorCase], Iterator[Cause]], ...] = (
     node_causes, mask_causes, weight_causes, constant_causes, scale_causes, row_causes, term_causes, order_causes,
     mistake_causes,
 )  # fmt: skip
-
-
-MOST_KINDS = 24  # of constants, those nearest to the end and to the beginning first
-BIASES = {"Add": (0, 1), "Gemm": (2,), "Conv": (2,), "ConvTranspose": (2,), "LayerNormalization": (2,)}
-SCALES = {"Mul": (0, 1), "Div": (1,)}
 
 
 class Mistake(Struct, frozen=True, eq=False):
