@@ -257,10 +257,7 @@ class Sessions:
     opened: dict[str, Session | IsolatedSession] = field(default_factory=dict, repr=False)
 
     def of(self, method: BundleMethod) -> Session | IsolatedSession:
-        """Return the session of a method's file.
-
-        Raises ModelError where onnxruntime does not load it, or it has other inputs or outputs.
-        """
+        """Return the session of a method's file. Raises ModelError where it does not load, or has other ports."""
         if method.file not in self.opened:
             prepack = method.file in self.packed if self.prepack is None else self.prepack
             path, provider = self.folder / method.file, self.provider

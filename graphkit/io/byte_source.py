@@ -47,10 +47,7 @@ class ByteSource(ABC):
 
     @abstractmethod
     def buffer(self) -> Buffer:
-        """Return its bytes, of which only those are read that somebody looks at.
-
-        Raises ModelError where it cannot be read.
-        """
+        """Return its bytes, read as somebody looks at them. Raises ModelError where it cannot be read."""
 
     @abstractmethod
     def local(self, spans: Sequence[tuple[int, int]]) -> Path:
@@ -139,10 +136,7 @@ class LocalFile(ByteSource):
 
 
 def map_file(path: Path) -> Mapped:
-    """Return a read-only memory map of a file; an empty file, which cannot be mapped, is empty bytes.
-
-    Raises ModelError where it cannot be opened.
-    """
+    """Map a file, read-only; an empty one is empty bytes. Raises ModelError where it cannot be opened."""
     try:
         with path.open("rb") as file:
             if not os.fstat(file.fileno()).st_size:
@@ -174,10 +168,7 @@ class Extent(NamedTuple):
 
 
 def external_extent(tensor: TensorProto) -> Extent:
-    """Return where the payload of an external tensor lies.
-
-    Raises ModelError where an entry is missing or is not a non-negative integer.
-    """
+    """Return where the payload of an external tensor lies; ModelError where an entry is missing or no number."""
     hint = "the reference is corrupt; export the model again"
     entries = {entry.key: entry.value for entry in tensor.external_data}
     numbers: dict[str, int | None] = {"offset": 0, "length": None}
@@ -202,10 +193,7 @@ def refer_to_bytes(tensor: TensorProto, location: str, offset: int, length: int)
 
 
 def find_data_file(model: Path, location: str) -> DataFile:
-    """Return the data file that a location names, inside the model's folder.
-
-    Raises ModelError where the location leaves the folder, or is not a regular file.
-    """
+    """Return the data file of a location; ModelError where it leaves the model's folder, or is no regular file."""
     hint = "put the data file into the model's folder and name it by a relative path"
     if "\0" in location or PurePosixPath(location).is_absolute() or PureWindowsPath(location).anchor:
         raise ModelError(f"external data at {location!r:.80} is not a relative path", hint=hint)
@@ -223,10 +211,7 @@ def find_data_file(model: Path, location: str) -> DataFile:
 
 @contextlib.contextmanager
 def stream_file(name: str) -> Iterator[Path]:
-    """Give the path of a file that stands for a stream, and remove the file at the end.
-
-    Raises OutputError where there is no folder for temporary files.
-    """
+    """Give the path of a file that stands for a stream, gone at the end; OutputError without a folder for it."""
     with kept_in_temporary(STREAMED):
         folder = Path(tempfile.mkdtemp(prefix="graphkit-"))
     _FOLDERS.add(folder)

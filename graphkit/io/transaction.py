@@ -81,10 +81,7 @@ def write_all_or_none(
 
 
 def recover_unfinished(key: Path) -> None:
-    """Undo the unfinished writes of killed runs for the same target, and remove their leftovers.
-
-    Raises OutputError where a file cannot be put back.
-    """
+    """Undo what killed runs for the same target left unfinished; OutputError where a file cannot be put back."""
     for work in sorted(key.parent.glob(f"{glob.escape(_folder_prefix(key))}*")):
         lock = None
         with contextlib.suppress(OSError):
@@ -101,10 +98,7 @@ def recover_unfinished(key: Path) -> None:
 
 @contextlib.contextmanager
 def made_folder(folder: Path) -> Iterator[None]:
-    """Make a folder with its parents; where the block fails, remove those that were made.
-
-    Raises OutputError where it cannot be made.
-    """
+    """Make a folder and its parents, removed where the block fails. Raises OutputError where one cannot be made."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     finished = False
     try:

@@ -153,10 +153,7 @@ PACKED: dict[str, dict[int, int]] = {
 
 
 def validate_model_bytes(data: Buffer) -> None:
-    """Walk every message of a serialized ModelProto, for the byte offset of a fault that protobuf reports without one.
-
-    Raises Fault on the first fault.
-    """
+    """Walk every message of a serialized ModelProto. Raises Fault, with the byte offset that protobuf leaves out."""
     _validate_message(data, "ModelProto", 0, len(data), 0)
 
 

@@ -127,10 +127,7 @@ def observe_models(judge: Judge, models: Sequence[Model], device: str = "") -> I
 
 
 def observe_cases(judge: Judge, cases: Iterable[Case], device: str = "") -> Iterator[Observation]:
-    """Yield what a judge says of each case that is a valid model.
-
-    Raises UsageError where it fails at the first one, as it does where its device is not there.
-    """
+    """Yield what a judge says of each valid case; UsageError where it fails at the first, as without its device."""
     with tempfile.TemporaryDirectory(prefix="graphkit-") as folder:
         paths, observations, small = list[Path](), list[Observation](), list[SmallModel]()
         for case, model in distinct_cases(cases):

@@ -60,10 +60,7 @@ def convert_bytes(model: bytes, version: int) -> bytes:
 
 
 def _run_tool(tool: str, model: bytes, *arguments: str) -> bytes:
-    """Return the result of running a tool on a serialized model.
-
-    Raises ToolError where it fails, or takes too much time or memory.
-    """
+    """Return what a tool makes of a serialized model; ToolError where it fails, or takes too much time or memory."""
     seconds = DEFAULT_LIMITS.time(0)
     started = worker_command("graphkit.runtime.external_tools", str(DEFAULT_LIMITS.bytes()), tool, *arguments)
     try:

@@ -335,10 +335,7 @@ class Process:
             later.function, later = _cancel if later.is_optional else later.function, later.before
 
     def ask(self, request: Message, seconds: float, **values: object) -> Message:
-        """Return the answer to a request.
-
-        Raises DiedError where it ended the process; the next request gets a new one, without sessions.
-        """
+        """Return the answer to a request. Raises DiedError where it ended the process: the next gets a new one."""
         if self._is_over:
             _cancel()
         with self._asking:  # until it is ended, where it fails

@@ -105,10 +105,7 @@ def run_model(session: InferenceSession, feed: Mapping[str, np.ndarray]) -> list
 def run_in_place(
     session: InferenceSession, feed: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray | None]
 ) -> dict[str, np.ndarray]:
-    """Run a session on arrays where they are, outputs among them; return those outputs that have none.
-
-    Raises whatever onnxruntime raises; its errors have no common base.
-    """
+    """Run a session on arrays in place; return the outputs without one. Raises whatever onnxruntime raises."""
     binding = session.io_binding()
     for name, array in feed.items():
         binding.bind_input(name, "cpu", 0, array.dtype.type, array.shape, array.ctypes.data)

@@ -153,10 +153,7 @@ def is_here(known: KnownProvider) -> str:
 
 
 def check_provider(provider: Provider) -> None:
-    """Check that a provider is installed; whether its device is there shows when a model is loaded.
-
-    Raises ProviderError where it is not installed.
-    """
+    """Check that a provider is installed, with or without its device. Raises ProviderError where it is not."""
     if provider.is_cpu:
         return
     known = find_provider(provider.name)

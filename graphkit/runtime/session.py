@@ -88,10 +88,7 @@ class RunError(ModelError):
 
 
 def as_provider(provider: Provider | str) -> Provider:
-    """Return the provider that a text stands for, which is installed.
-
-    Raises UsageError where nobody knows it, or it is not installed.
-    """
+    """Return the installed provider of a text. Raises UsageError where nobody knows it, or it is not installed."""
     try:
         known = parse_provider(provider) if isinstance(provider, str) else provider
         check_provider(known)

@@ -92,10 +92,7 @@ class Served(ABC):
 
     @abstractmethod
     def check(self, head: Head) -> None:
-        """Check that it has not changed, where the answers before did not say so themselves.
-
-        Raises ModelError where it has.
-        """
+        """Check that it has not changed, where answers did not say so themselves. Raises ModelError where it has."""
 
     @abstractmethod
     def beside(self, location: str) -> Served:
@@ -137,10 +134,7 @@ class Parts:
             raise self._full_error(error) from error
 
     def resize(self, size: int) -> None:
-        """Make it as long as the file on the server, with a hole at its end.
-
-        Raises OutputError where there is no room for so long a file.
-        """
+        """Make it as long as the file on the server, by a hole at its end; OutputError where there is no room."""
         try:
             self._file.truncate(size)
         except (OSError, OverflowError) as error:
