@@ -111,10 +111,7 @@ def _shown_table(every: pa.Table, chosen: pa.Table, values: Mapping[str, Sequenc
 
 
 def kind_lines(path: str) -> Iterator[str]:
-    """Yield a line for each kind of finding that models of a table have, the worst first, with how many have it.
-
-    Raises UsageError where the file is no such table.
-    """
+    """Yield how many models of a table have each kind of finding, the worst first; UsageError where it is none."""
     every, lines = read_table(path), list[str]()
     for kind in KINDS:
         name = found_column(kind.name)

@@ -51,10 +51,7 @@ class ByteSource(ABC):
 
     @abstractmethod
     def local(self, spans: Sequence[tuple[int, int]]) -> Path:
-        """Return a file of this machine that has these parts, each from an offset to another one, in the same places.
-
-        Raises ModelError where they cannot be fetched.
-        """
+        """Return a file of this machine that has these parts in the same places; ModelError without them."""
 
     @abstractmethod
     def beside(self, location: str) -> tuple[Path, int | None]:
@@ -225,9 +222,7 @@ def stream_file(name: str) -> Iterator[Path]:
 def copy_stream(stream: BinaryIO, path: Path) -> None:
     """Copy a stream to a file, part by part.
 
-    Raises:
-        ModelError: It gives more than a model file can have.
-        OutputError: There is no room for it.
+    Raises ModelError for more than a model file can have, OutputError where there is no room for it.
     """
     size = 0
     with kept_in_temporary(STREAMED), path.open("wb") as file:
@@ -278,10 +273,7 @@ def name_as_staged(stage: Path, place: Path | str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept_in_temporary(what: str) -> Iterator[None]:
-    """Let an error of a block, which keeps something in the folder for temporary files, be told as one of that folder.
-
-    Raises OutputError where the folder takes no files.
-    """
+    """Tell an error of a block that keeps something in the folder for temporary files as one of that folder."""
     try:
         yield
     except OSError as error:
@@ -316,10 +308,7 @@ class Scratch:
         return self._folder / "weights"
 
     def append(self, parts: Iterable[bytes]) -> tuple[int, int]:
-        """Write bytes behind those that are there, part by part; return where they start, and how many they are.
-
-        Raises OutputError where there is no room for them.
-        """
+        """Write parts behind those that are there; return where they start, and their size. May raise OutputError."""
         with kept_in_temporary(REWRITTEN), self.path.open("ab") as file:
             start = file.tell()
             for part in parts:

@@ -83,9 +83,7 @@ class MemoryWeights:
 def read_memory(given: object, weights: MemoryWeights, threshold: int, folder: Path | None) -> Source:
     """Return a model in memory, which is not changed, without its weights of at least `threshold` bytes.
 
-    Raises:
-        UsageError: It is none of these.
-        ModelError: A tensor has impossible claims.
+    Raises UsageError where it is none of these, ModelError where a tensor has impossible claims.
     """
     if isinstance(given, onnx.ModelProto):
         return _read_proto(given, weights, threshold, folder or Path())
@@ -162,10 +160,7 @@ def _read_ir(given: Any, weights: MemoryWeights, threshold: int) -> Source:
 def make_ir_model(
     proto: onnx.ModelProto, weights: MemoryWeights | None, read: Callable[[TensorProto], memoryview]
 ) -> onnx_ir.Model:
-    """Return a model of onnx_ir; its large weights are the tensors that were given, or read when asked for.
-
-    Raises UsageError where onnx_ir is not installed.
-    """
+    """Return a model of onnx_ir, its large weights given, or read when asked for; UsageError without onnx_ir."""
     try:
         import onnx_ir
     except ImportError as error:

@@ -150,10 +150,7 @@ def _check_tensor(tensor: TensorProto) -> None:
 
 
 def restore_payloads(model: onnx.ModelProto, file: Path, references: Mapping[int, Reference]) -> None:
-    """Put the payloads that were left in `file` back into `model`, in place.
-
-    Afterwards the model equals the one in the file, field by field.
-    """
+    """Put the payloads that were left in `file` back into `model`, in place: it equals the one in the file then."""
     data = source_of(file).buffer() if references else b""
     for tensor, _ in walk_tensors(model):
         if tensor.data_location != TensorProto.EXTERNAL:

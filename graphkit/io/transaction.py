@@ -121,9 +121,7 @@ class _StuckError(OutputError):
 def _put_in_place(work: Path, targets: Sequence[Path], overwrite: bool) -> None:
     """Rename all new files to their targets, or none.
 
-    Raises:
-        OSError: One cannot be renamed; then all is as it was before.
-        OutputError: One exists, and must not be replaced.
+    Raises OSError where one cannot be renamed, OutputError where one exists that must not be replaced.
     """
     had = list[Path]()
     for target in targets if overwrite else ():

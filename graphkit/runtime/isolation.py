@@ -167,11 +167,8 @@ class Worker:
     def ask(self, request: Message, seconds: float, **values: object) -> Message:
         """Return the answer to a request, for which values are passed through shared memory under their keys.
 
-        The `values` of the answer have passed through it too.
-
-        Raises:
-            DiedError: The process has ended, or was ended because its time was over; it answers no more.
-            GraphkitError: The process does not start.
+        The `values` of the answer have passed through it too. Raises DiedError where the process has ended, or was
+        ended because its time was over, and answers no more; GraphkitError where it does not start.
         """
         with self._lock:
             answer = None

@@ -79,10 +79,7 @@ def open_model(
 
 
 def run_model(session: InferenceSession, feed: Mapping[str, np.ndarray]) -> list[Any]:
-    """Return all outputs of a session; those of types that onnxruntime has no arrays for are read from its memory.
-
-    Raises whatever onnxruntime raises; its errors have no common base.
-    """
+    """Return all outputs of a session, of any type. Raises whatever onnxruntime raises."""
     ports = {port.name: ODD_TYPES.get(port.type) for port in (*session.get_inputs(), *session.get_outputs())}
     if not any(ports.values()):
         outputs: list[Any] = session.run(None, dict(feed))
@@ -201,9 +198,8 @@ def device_memories(session: InferenceSession) -> dict[str, OrtMemoryInfo | None
 def device_value(memory: OrtMemoryInfo, array: np.ndarray) -> OrtValue:
     """Return a copy of an array in the memory of a device, to which a session can be bound by its address.
 
-    Raises:
-        ProviderError: By an address this would be another memory, which a session copies when it is bound.
-        Exception: Whatever onnxruntime raises; its errors have no common base.
+    Raises ProviderError where that would be other memory, which a session copies when it is bound; or what
+    onnxruntime raises.
     """
     from onnxruntime import OrtDevice, OrtValue
 

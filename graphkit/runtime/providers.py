@@ -114,10 +114,7 @@ def parse_provider(text: str) -> Provider:
 
 
 def find_provider(name: str) -> KnownProvider:
-    """Return a provider by its name, or by onnxruntime's name for it, which also those have that are built in alone.
-
-    Raises ProviderError where there is none.
-    """
+    """Return a provider by its name, or onnxruntime's, which all have. Raises ProviderError where there is none."""
     for known in KNOWN_PROVIDERS:
         if name.lower() in (known.name, known.runtime_name.lower()):
             return known

@@ -257,10 +257,7 @@ class DeviceArray:
         self._place = self.value.device_name(), memory.device_id
 
     def write(self, array: np.ndarray) -> None:
-        """Copy an array of its size and dtype into it.
-
-        Raises RunError where the copy fails, or it has another dtype, of which onnxruntime would copy the bytes.
-        """
+        """Copy an array of its size and dtype into it. Raises RunError for another dtype, or where the copy fails."""
         if array.dtype != self.dtype:
             raise RunError(f"an array is {array.dtype}, and the model takes {np.dtype(self.dtype)}")
         with _told_errors("", NO_COPY):
@@ -494,10 +491,7 @@ class IsolatedSession:
     def run_in_place(
         self, feed: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray | None]
     ) -> dict[str, np.ndarray]:
-        """Let outputs be written into these arrays, of `shared_zeros`; return those that have none.
-
-        Raises RunError as `run` does.
-        """
+        """Let outputs be written into arrays of `shared_zeros`; return those without one. Raises RunError."""
         (values,) = self._run(feed, outputs=outputs)
         assert isinstance(values, dict)
         return values

@@ -71,11 +71,8 @@ class Arena:
     def put(self, value: object, start: int = 0) -> tuple[Json, int]:
         """Store a value from an offset on; return the places of its arrays, and the offset behind them.
 
-        Arrays of `shared_zeros` stay where they are.
-
-        Raises:
-            TypeError: It holds a value other than an array, a string or a number.
-            OSError: There is not enough memory.
+        Arrays of `shared_zeros` stay where they are. Raises TypeError where it holds a value other than an array, a
+        string or a number, OSError where there is not enough memory.
         """
         import numpy as np
 
@@ -146,10 +143,7 @@ class Arena:
 
 
 def shared_zeros(size: int) -> np.ndarray:
-    """Return so many bytes of 0, which child processes read and write where they are.
-
-    Raises OSError where there is not enough memory.
-    """
+    """Return so many bytes of 0, which child processes read and write in place. Raises OSError without memory."""
     import numpy as np
 
     arena, number = Arena(is_late=True), next(NUMBERS)
@@ -175,10 +169,7 @@ def block_of(array: np.ndarray) -> Json:
 
 
 def encode_value(value: object, place: Callable[[np.ndarray], Json]) -> Json:
-    """Return a value as JSON, its arrays by where `place` puts them.
-
-    Raises TypeError where it holds a value other than an array, list, dict, string or number.
-    """
+    """Return a value as JSON, its arrays by where `place` puts them. Raises TypeError for what JSON cannot hold."""
     import numpy as np
 
     if value is None or isinstance(value, (bool, int, float, str)):

@@ -140,10 +140,7 @@ def image_mask(shape: tuple[int, ...], rng: np.random.Generator, draw: Draw = US
 def float_mask(
     shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator, draw: Draw, polarity: Polarity | None = None
 ) -> np.ndarray:
-    """Return a mask of floats: some models multiply with it, others add it, and it may be any bias.
-
-    One with a row that hides all is no bias.
-    """
+    """Return a mask of floats, which models multiply with or add; one with a row that hides all is no bias."""
     hides_all, is_added = "empty" in draw.padding, polarity in ("adds", None)
     if draw.number % 3 == 2 and is_added and not hides_all:
         return rng.standard_normal(shape)

@@ -45,9 +45,7 @@ def call_within(call: Callable[[], T], seconds: float) -> T:
     """Return what a call of a library that knows no limit of time returns, or raise what it raises.
 
     A thread makes it, which is left alone when the time is over, and does not keep the process from ending.
-
-    Raises:
-        asyncio.TimeoutError: It takes longer.
+    Then asyncio.TimeoutError is raised.
     """
     future: Future[T] = Future()
 
@@ -205,9 +203,7 @@ class FsspecFile(Served):
 def fsspec_folder(url: str) -> list[str]:
     """Return the paths of all files in a folder, relative to it.
 
-    Raises:
-        UsageError: Nothing is known of its scheme.
-        ModelError: It cannot be read.
+    Raises UsageError where nothing is known of its scheme, ModelError where it cannot be read.
     """
     seconds = current_options().timeout
     return FsspecFile(url, seconds).files(seconds)
@@ -237,10 +233,7 @@ def _hub_place(url: str) -> tuple[str, str, str | None, str]:
 
 
 def hub_file(url: str) -> HubFile:
-    """Return a file of a repository, for which the library of the hub gives the address and the login.
-
-    Raises UsageError where the URL names no file.
-    """
+    """Return a file of a repository, with the address and login of the hub's library; UsageError without a name."""
     match = ADDRESS.fullmatch(url)
     if match is None or not match[4]:
         raise UsageError(f"{shown_url(url)}: names no file of the hub - write hf://ORGANISATION/NAME/onnx/model.onnx")
@@ -253,9 +246,7 @@ def hub_file(url: str) -> HubFile:
 def hub_folder(url: str) -> list[str]:
     """Return the paths of all files in a folder of a repository, or in the whole of it, relative to it.
 
-    Raises:
-        UsageError: The URL names no repository.
-        ModelError: The hub does not list it.
+    Raises UsageError where the URL names no repository, ModelError where the hub does not list it.
     """
     kind, repository, revision, path = _hub_place(url)
     folder = path.rstrip("/")
@@ -268,10 +259,7 @@ def hub_folder(url: str) -> list[str]:
 
 
 def hub_models(url: str) -> dict[str, str]:
-    """Return the URLs of the ONNX files of an organisation, a repository or a folder, each with the commit it is of.
-
-    Raises ModelError where the hub does not list it.
-    """
+    """Return the URLs of ONNX files of an organisation, repository or folder, with commits. Raises ModelError."""
     if url.removeprefix("hf://").rstrip("/").count("/") == 0:
         owner = url.removeprefix("hf://").rstrip("/")
         infos = _ask_hub(url, lambda hub: list(hub.list_models(author=owner, full=True)))

@@ -81,9 +81,7 @@ def models_in(url: str, *, recursive: bool = False) -> list[str]:
 def models_of_listing(url: str) -> dict[str, str]:
     """Return the URLs of the ONNX files that the hub lists, each with the commit it is of.
 
-    Raises:
-        UsageError: Packages are missing.
-        ModelError: The hub does not list it.
+    Raises UsageError where packages are missing, ModelError where the hub does not list it.
     """
     with _explain_missing_packages(url):
         from graphkit.io.remote.fsspec_file import hub_models

@@ -75,10 +75,7 @@ def read_entry(key: str) -> Entry | None:
 
 
 def write_entry(key: str, entry: Entry) -> None:
-    """Keep something of a file, and throw away what was not used for the longest time where there is too much.
-
-    A cache that cannot be written stays as it is.
-    """
+    """Keep something of a file, and drop what is unused for longest; a cache that cannot be written stays."""
     spans = [(offset, len(data)) for offset, data in entry.parts]
     line = json.dumps([FORMAT, entry.size, entry.revision.etag, entry.revision.modified, spans])
     content = b"".join([line.encode(), b"\n", *(data for _, data in entry.parts)])
@@ -114,9 +111,7 @@ def _entry_path(key: str) -> Path:
 def open_remote(served: Served, options: RemoteOptions) -> RemoteFile:
     """Return a model on a server, of which the first bytes are here.
 
-    Raises:
-        ModelError: It cannot be read.
-        OutputError: There is no room for what is fetched.
+    Raises ModelError where it cannot be read, OutputError where there is no room for what is fetched.
     """
     with kept_in_temporary(FETCHED):
         folder = Path(tempfile.mkdtemp(prefix="graphkit-"))
@@ -143,11 +138,7 @@ class _Folder:
 
 
 class RemoteFile(ByteSource):
-    """A file on a server.
-
-    Attributes:
-        head: Its size and revision, None where there is no such file.
-    """
+    """A file on a server; `head` is its size and revision, None where there is no such file."""
 
     is_local = False
 

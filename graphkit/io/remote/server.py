@@ -47,11 +47,7 @@ class Head(Struct, frozen=True):
 
 
 class Served(ABC):
-    """A file on a server.
-
-    Attributes:
-        schemes: The schemes of the URLs that its library reads.
-    """
+    """A file on a server; `schemes` are those of the URLs that its library reads."""
 
     label: str  # its URL, as messages show it
     key: str  # its URL without names and passwords, which tells it from other files

@@ -381,10 +381,7 @@ class ArrayFile:
         return claimed if claimed.size > FAR * (array.size + 1) else self.read(name)
 
     def read(self, name: str) -> np.ndarray:
-        """Return an array by name; strings as objects, as onnxruntime takes them.
-
-        Raises ModelError where it holds no plain numbers, is larger than it may be, or is cut.
-        """
+        """Return an array by name, strings as objects; ModelError where it is no plain numbers, too large, or cut."""
         with self._open_array(name) as (file, shape, is_fortran, dtype):
             size = math.prod(shape) * dtype.itemsize
             content = file.read(size)
