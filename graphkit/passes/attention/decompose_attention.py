@@ -85,7 +85,7 @@ def _check_parts(node: Node) -> None:
         return
     if any(node.input(index) is not None for index in UNKNOWN):
         raise MatchFailure("it has sinks or scales of its own: export GroupQueryAttention without them")
-    odd = ("rotary_interleaved", "smooth_softmax", "qk_output", "sliding_window_cache", "kv_cache_bit_width")
+    odd = ("smooth_softmax", "qk_output", "sliding_window_cache", "kv_cache_bit_width")
     if name := next((name for name in odd if node.attr(name, 0)), ""):
         raise MatchFailure(f"its {name} is set, which has no plain spelling here")
     if node.attr("do_rotary", 0) and (len(node.inputs[ROTARY]) < 2 or None in node.inputs[ROTARY]):
@@ -101,7 +101,7 @@ class DecomposeAttention(Rewrite):
     added to its scores is -inf or, as in onnxruntime's kernels for float32 and float16, the least number of the dtype.
 
     Legality: heads and their size are known numbers. A GroupQueryAttention has a past that grows, and lengths that are
-    past and new tokens together. Sinks, interleaved rotary embeddings, windows of opset 25, quantised caches and scores
+    past and new tokens together. Sinks, windows of opset 25, quantised caches, caches of a window's length, and scores
     as an output are declined.
 
     Attributes:
@@ -159,6 +159,7 @@ class _Parts(Builder):
         self.is_causal, self.scale = is_grouped or node.attr("is_causal", 0) == 1, scale
         self.window = max(node.attr("local_window_size", -1) or 0, 0) if is_grouped else 0
         self.tables = node.inputs[ROTARY] if is_grouped and node.attr("do_rotary", 0) else ()
+        self.is_interleaved = is_grouped and bool(node.attr("rotary_interleaved", 0))  # neighbours turn, not halves
         if is_grouped and not is_unpadded:  # all sequences have to be as long as the past and the new tokens
             lengths, total = node.input(5), self._count_keys()
             last = unwrap_value(lengths, ("Cast", "Expand", "Identity", *RESHAPING)) if lengths is not None else None
@@ -332,16 +333,29 @@ class _Parts(Builder):
                 places = self.add("Where", is_first, places, given, role="rotary_places")
         for table in self.tables:
             angles = self.append(make_gather(table, places, 0), "angles")
-            heads = self.integers([1], "heads_axis")
-            yield angles if given is None else self.add("Unsqueeze", angles, heads, role="angles_of_heads")
+            axes = [1] * (given is not None) + [-1] * self.is_interleaved  # of heads, and of the sides of a pair
+            yield self.add("Unsqueeze", angles, self.integers(axes, "axes"), role="angles_apart") if axes else angles
 
     def _rotate_heads(self, value: NodeInput, name: str, cos: str, sin: str, half: int) -> str:
-        rest = self.sizes.size - 2 * half
-        first, second, *unturned = self._parts(value, [half, half, *([rest] if rest else [])], name)
+        rest = [self.sizes.size - 2 * half] if self.sizes.size > 2 * half else []
+        if self.is_interleaved:
+            turned, *unturned = self._parts(value, [2 * half, *rest], f"{name}_all") if rest else (value,)
+            first, second = self._parts(self._reshaped(turned, [0, 0, 0, half, 2], f"{name}_pairs"), [1, 1], name)
+        else:
+            first, second, *unturned = self._parts(value, [half, half, *rest], name)
 
         def times(part: str, table: str) -> str:
             return self.add("Mul", part, table, role=f"{name}_times")
 
-        first_half = self.add("Sub", times(first, cos), times(second, sin), role=f"{name}_first")
-        second_half = self.add("Add", times(first, sin), times(second, cos), role=f"{name}_second")
-        return self.append(make_concat([first_half, second_half, *unturned], -1), f"{name}_turned")
+        first_side = self.add("Sub", times(first, cos), times(second, sin), role=f"{name}_first")
+        second_side = self.add("Add", times(first, sin), times(second, cos), role=f"{name}_second")
+        if self.is_interleaved:
+            pairs = self.append(make_concat([first_side, second_side], -1), f"{name}_both")
+            sides = [self._reshaped(pairs, [0, 0, 0, 2 * half], f"{name}_sides")]
+        else:
+            sides = [first_side, second_side]
+        joined = make_concat([*sides, *unturned], -1)
+        return self.append(joined, f"{name}_turned") if len(joined.inputs) > 1 else sides[0]
+
+    def _reshaped(self, value: NodeInput, dims: list[int], name: str) -> str:
+        return self.append(make_reshape(value, self.integers(dims, f"{name}_shape")), name)

@@ -19,6 +19,7 @@ FLAT = "float[N, S, 16] q, float[N, S, 8] k, float[N, S, 8] v"
 PAST = "float[N, 2, past, 4] pk, float[N, 2, past, 4] pv"
 MASKS = 'bool[N, 1, S, "past + S"] m'
 GROUPED = "float[N, S, 64] q, float[N, S, 32] k, float[N, S, 32] v, float[N, 2, past, 16] pk, float[N, 2, past, 16] pv"
+WIDE = "float[N, S, 128] q, float[N, S, 64] k, float[N, S, 64] v, float[N, 2, past, 32] pk, float[N, 2, past, 32] pv"
 PACKED = "float[N, S, 128] q, float[N, 2, past, 16] pk, float[N, 2, past, 16] pv"
 LENGTHS = """
     one = Constant <value_int = 1> () two = Constant <value_int = 2> () zero = Constant <value_int = 0> ()
@@ -68,6 +69,9 @@ PLAIN = {
         "", ", , , , m", f"{GROUPED}, float[1, 4, S, total] m", opset=24
     ),
     "grouped, rotary": grouped(", do_rotary = 1", ", c, z"),
+    "grouped, rotary, of neighbours": grouped(", do_rotary = 1, rotary_interleaved = 1", ", c, z"),
+    "grouped, rotary, of some neighbours": grouped(", do_rotary = 1, rotary_interleaved = 1", ", c, z", WIDE),
+    "grouped, rotary, of some": grouped(", do_rotary = 1", ", c, z", WIDE),
     "grouped, packed": grouped(", do_rotary = 1", ", c, z", PACKED, ", "),
 }
 
@@ -81,6 +85,7 @@ def test_plain_operators_give_the_same(model: Model) -> None:
 
 
 PLACED = grouped(", do_rotary = 1", ", c, z, at", f"{GROUPED}, int64[N, S] at")
+NEIGHBOURS = grouped(", do_rotary = 1, rotary_interleaved = 1", ", c, z, at", f"{GROUPED}, int64[N, S] at")
 PROMPT = random_model(
     f"""g (float[N, S, 64] q, float[N, S, 32] k, int64[N, S] at) => (y, ck, cv) <int64[1] axis = {{0}}> {{
         {LENGTHS.replace("d = Shape (pk) p = Gather (d, two)", "p = Identity (zero)")}
@@ -95,7 +100,7 @@ PROMPT = random_model(
 
 @pytest.mark.parametrize(
     ("model", "rows", "tokens", "past"),
-    [(PROMPT, 2, 3, 0), (PLACED, 2, 3, 0), (PLACED, 1, 3, 2), (PLACED, 2, 1, 2)],
+    [(PROMPT, 2, 3, 0), (PLACED, 2, 3, 0), (PLACED, 1, 3, 2), (PLACED, 2, 1, 2), (NEIGHBOURS, 2, 1, 2)],
 )
 def test_positions_that_are_given_count_as_in_onnxruntime(model: Model, rows: int, tokens: int, past: int) -> None:
     """Of a prompt it reads the first one alone; after a past, those of each row and token."""
@@ -125,9 +130,7 @@ KEPT = {
     "its heads and their size are not known numbers": attention(
         "float[N, H, S, 4] q, float[N, H, S, 4] k, float[N, H, S, 4] v", "y = Attention (q, k, v)"
     ),
-    "its rotary_interleaved is set, which has no plain spelling here": grouped(
-        ", do_rotary = 1, rotary_interleaved = 1", ", c, z"
-    ),
+    "its smooth_softmax is set, which has no plain spelling here": grouped(", smooth_softmax = 1"),
     "it has sinks or scales of its own: export GroupQueryAttention without them": grouped(
         "", ", , , , , m", f"{GROUPED}, float[4] m"
     ),
