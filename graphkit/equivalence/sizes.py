@@ -64,6 +64,8 @@ def common_shapes(
     new = {name: _taken_at_their_word(after.graph.values[name], dims, read.groups) for name, dims in own.items()}
     first = Inputs(before, values=values, declared=read, largest=LARGEST)
     second = Inputs(after, spec, declared=replace(changed, dims={**changed.dims, **new}), largest=LARGEST)
+    if not narrower:  # which dims of a cache may be 0 follows from declared outputs, too
+        first.widen_ranges(second)
     theirs = {names.get(name, name): dims for name, dims in second.symbolic.items() if name not in free}
     if narrower:
         both = [(first.symbolic.get(name) or (), dims or ()) for name, dims in theirs.items()]

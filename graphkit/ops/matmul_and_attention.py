@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 from onnx import TensorProto
 
-from graphkit.ops.preconditions import Bools, Condition, Ints, Related
+from graphkit.ops.preconditions import Bools, Condition, Ints, Related, has_rest
 from graphkit.ops.rule_context import InferenceContext, Rule, UnknownError
 from graphkit.ops.tensor import Dims, Tensor
 from graphkit.symbolic.algebra import Relation, maximum
@@ -239,14 +239,23 @@ def infer_grouped_attention(ctx: InferenceContext) -> list[Tensor]:
     result = Tensor(dtype, (dims[0], dims[1], head * heads))
     past, total = ctx.dims(3)[2] if ctx.has(3) else const(0), ctx.size(6)
     is_sliding = bool(ctx.attr("sliding_window_cache", 0))
-    if not is_sliding:
+    if is_sliding:
+        window = ctx.attr("local_window_size", -1)
+        ctx.at_least(past, window, f"slots of a cache for a window of {window}", "KV cache capacity")
+    else:
         new = ctx.dims(1)[1] if ctx.has(1) and len(ctx.dims(1)) == 3 else dims[1]
         problem, equal = "total, past and new positions that do not go together: {0}, {1}, {2}", (total, past + new)
         ctx.require(Condition((total, past, new), _no_cache_fits, problem, "total_sequence_length must", (equal,)))
     problem = "{values[1]} new positions of {values[2]} in a batch of {values[0]}"
     ctx.require(Condition((dims[0], dims[1], total), _has_several_chunks, problem, "batch_size must be 1"))
-    if ctx.attr("do_rotary", 0) and ctx.has(7):
-        ctx.require_at_most(total, ctx.dims(7)[0], TABLE, "cos_cache dimension 0")
+    unit = const(16 if ctx.has(7) else 8)
+    ctx.require(Condition((head, unit), has_rest, "heads of {0}, no multiple of {1}", "head_size"))
+    if ctx.has(7):
+        rows, width = ctx.dims(7)
+        if ctx.attr("do_rotary", 0):
+            ctx.require_at_most(total, rows, TABLE, "cos_cache dimension 0")
+        problem = "tables of {1} angles for heads of {0}, not at most half of it, in eights"
+        ctx.require(Condition((head, width), _fits_no_head, problem, "cos_cache dimension 1"))
     length = past if is_sliding else maximum(past, total)
     present = Tensor(dtype, (dims[0], groups, length, head))
     if ctx.has(3):  # a cache of 4 bits holds two numbers in one
@@ -262,6 +271,11 @@ def infer_grouped_attention(ctx: InferenceContext) -> list[Tensor]:
 def _no_cache_fits(total: Ints, past: Ints, new: Ints) -> Bools:
     """Return where the total is not the sum of past and new positions, and does not fit into a static cache."""
     return np.asarray((total != past + new) & ((new > total) | (total > past)))
+
+
+def _fits_no_head(head: Ints, width: Ints) -> Bools:
+    """Return where tables of so many angles are none that the kernel turns heads by."""
+    return np.asarray((2 * width > head) | (width % 8 != 0))
 
 
 def _has_several_chunks(batch: Ints, new: Ints, total: Ints) -> Bools:

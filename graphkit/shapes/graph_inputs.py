@@ -212,6 +212,13 @@ class Inputs:
         self.names, self._least = other.names, other._least
         self.ranges, self.numbers = dict(other.ranges), dict(other.numbers)
 
+    def widen_ranges(self, other: Inputs) -> None:
+        """Let symbols of either be as small as those of that name in the other."""
+        both, others = self.symbols, other.symbols
+        least = {name: min(lower(both[name]), lower(others[name])) for name in both.keys() & others.keys()}
+        for each in (self, other):
+            each.narrow_ranges({name: (low, each.ranges.get(name, (None, INF))[1]) for name, low in least.items()})
+
     def narrow_ranges(self, ranges: Mapping[str, tuple[Bound | None, Bound]]) -> None:
         """Take other bounds of symbols."""
         before = self.symbols

@@ -140,6 +140,25 @@ def test_an_opset_that_no_onnx_has_is_named() -> None:
     )
 
 
+ROTARY = "g (float[1, 2, {0}] x) => (y) <int32[1] l = {{1}}, int32 t = {{2}}, float[2, {1}] c = {{{2}}}> {{ {3} }}"
+GROUPED = "y, k, v = com.microsoft.GroupQueryAttention<num_heads = 1, kv_num_heads = 1{}>(x, x, x, , , l, t{})"
+
+
+@pytest.mark.parametrize(
+    ("size", "angles", "tables", "is_sound"),
+    [(16, 8, ", c, c", True), (16, 4, ", c, c", False), (32, 12, ", c, c", False), (8, 4, ", c, c", False),
+     (8, 8, "", True), (4, 8, "", False)],
+)  # fmt: skip
+def test_heads_and_their_tables_are_of_sizes_that_kernels_have(
+    size: int, angles: int, tables: str, *, is_sound: bool
+) -> None:
+    node = GROUPED.format(", do_rotary = 1" if tables else "", tables)
+    text = ROTARY.format(size, angles, ", ".join(["1"] * 2 * angles), node)
+    found = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>\n{text}')
+    assert runs(found, (1, 2, size)) is is_sound
+    assert (graphkit.hazards(graphkit.Model.from_proto(found)).hazards == ()) is is_sound
+
+
 TYPES = {
     "dims of an output": ("float[2, 5] y", "output 'y' is declared as [2, 5], and the nodes give [2, 3]"),
     "rank of an output": ("float[2, 3, 1] y", "output 'y' is declared as [2, 3, 1], and the nodes give [2, 3]"),

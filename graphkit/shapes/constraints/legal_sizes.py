@@ -233,7 +233,7 @@ def legal_sizes(
     variables = [Variable(name, roles.get(name, "other"), *both) for name, both in bounds.items()]
     variables.sort(key=lambda variable: ORDER.index(variable.role))
     in_step = (table.get(each.name) for each in model.roles.all("tokens", "embeddings", "positions", "token types"))
-    past, tokens = _past_dim(model, table), next((dims[1] for dims in in_step if dims and len(dims) > 1), None)
+    past, tokens = _past_dim(shapes), next((dims[1] for dims in in_step if dims and len(dims) > 1), None)
     added = [relation.substitute(numbers) for relation in relations]
     known = dict.fromkeys(relation.against_zero() for relation in (*shapes.required, *_equal_dims(shapes), *added))
     broadcasts = (each for node, each in shapes.preconditions[0] if node.scope is model.graph)
@@ -254,12 +254,16 @@ def legal_sizes(
     )
 
 
-def _past_dim(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> Expr | None:
-    for past, entry in model.roles.pasts.items():
-        dims = table.get(past.name)
-        if entry.axis is not None and dims is not None and not model.roles.is_cross(entry):
-            return dims[entry.axis]
-    return None
+def _past_dim(shapes: Shapes) -> Expr | None:
+    """Return the length of the cache: of one that grows, where windows have others, which keep theirs."""
+    lengths = []
+    for past, entry in shapes.model.roles.pasts.items():
+        dims = shapes[past].dims
+        if entry.axis is not None and dims is not None and not shapes.model.roles.is_cross(entry):
+            after = shapes[entry.present].dims if entry.present is not None else None
+            is_kept = after is not None and after[entry.axis] == dims[entry.axis]
+            lengths.append((is_kept, dims[entry.axis]))
+    return min(lengths, key=lambda length: length[0], default=(False, None))[1]
 
 
 def _total_masks(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> frozenset[str]:

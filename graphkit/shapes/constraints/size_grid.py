@@ -269,10 +269,11 @@ class _Legal:
 
     def rule(self, name: str) -> SizeRule | None:
         """Return the rule for a symbol beside the sizes of the base, None where there is no simple one."""
-        low, high = self.low(name), self.grid.symbols[name].upper
+        low, high, met = self.low(name), self.grid.symbols[name].upper, self.base[name]
+        low = low if met < low + SPAN else met - SPAN // 2  # where long windows are the least that is legal
         sizes = [size for size in range(low, low + SPAN) if size <= high]
         is_legal = self.at(name, sizes)
-        legal = [size for size, met in zip(sizes, is_legal.tolist(), strict=True) if met]
+        legal = [size for size, is_met in zip(sizes, is_legal.tolist(), strict=True) if is_met]
         rule = _describe_rule(name, legal, low, sizes[-1])
         return rule if rule is not None and self._holds_beyond(rule, sizes[-1]) else None
 
