@@ -30,7 +30,7 @@ from graphkit.passes.fuse_passes import FUSING, SHARING
 from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 from graphkit.passes.interface.rename import Rename
 from graphkit.passes.npu.cache_interface import ReduceCacheRank, SplitCrossKv, StackCaches, StaticKvCache
-from graphkit.passes.npu.change_dtypes import CastInt64Away, Dequantize
+from graphkit.passes.npu.change_dtypes import CastInt64Away, Dequantize, DequantizeTable
 from graphkit.passes.npu.decompose_operators import (
     DivideBeforeErf,
     EinsumToMatmul,
@@ -110,6 +110,7 @@ PASSES: tuple[type[Pass], ...] = (
     DropNanGuard,
     SplitCrossKv,
     DequantizeAfterGather,
+    DequantizeTable,
     ExtractEmbedding,
     InsertAttentionMask,
     PoolRowByOneHot,

@@ -99,6 +99,21 @@ def dequantized_blocks(
         yield round_numbers(rows, dtype).tobytes()
 
 
+def dequantized_rows(
+    codes: np.ndarray, bits: int, count: int, dtype: int, zero: np.ndarray, scale: np.ndarray
+) -> Iterator[bytes]:
+    """Yield the bytes of the matrix that blocks of small numbers stand for, some rows at a time.
+
+    Codes are bytes, `[rows, blocks, bytes of a block]`, as in `dequantized_blocks`; the result has `count` columns.
+    """
+    step = max(PART // max(codes[:1].size * 8 // bits, 1), 1)
+    for start in range(0, len(codes), step):
+        part = slice(start, start + step)
+        numbers = unpack_codes(codes[part], bits).astype(np.float64)
+        numbers = (numbers - zero[part, :, None]) * scale[part, :, None]
+        yield round_numbers(numbers.reshape(len(numbers), -1)[:, :count], dtype).tobytes()
+
+
 def unpack_codes(codes: np.ndarray, bits: int) -> np.ndarray:
     """Return the numbers in bytes along the last axis, the lowest bits of a byte first."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import ClassVar, NamedTuple
@@ -19,7 +19,16 @@ from graphkit.graph.operator_traits import COMPARING, GATHERING, MOVING, copied_
 from graphkit.graph.view import Node, Value, unwrap_value
 from graphkit.ops.numerics import KERNELS_OF_INT32
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, Rewrite, attributes_of
-from graphkit.rewrite.weight_arithmetic import dequantized_blocks, read_elements, scale_weight, unpack_codes
+from graphkit.rewrite.fixpoint import NodeRewrite
+from graphkit.rewrite.weight_arithmetic import (
+    dequantized_blocks,
+    dequantized_rows,
+    read_elements,
+    scale_weight,
+    unpack_codes,
+)
+
+Unpack = Callable[[np.ndarray, int, int, int, np.ndarray, np.ndarray], Iterator[bytes]]
 
 PRODUCTS = ("MatMulInteger", "ConvInteger")
 DYNAMIC, STATIC = "DynamicQuantizeLinear", "QuantizeLinear"
@@ -123,30 +132,50 @@ class FloatWeights(Struct, eq=False):
 
     def of_blocks(self, node: Node, dtype: int) -> str:
         """Return the name of the `[K, N]` floats that the weight of a MatMulNBits stands for."""
-        weight, scales, zeros = node.input(1), node.input(2), node.input(3)
-        codes, scale, zero = _constant_of(weight), _constant_of(scales), _constant_of(zeros)
-        if weight is None or codes is None or scale is None or (zeros is not None and zero is None):
+        rows, columns = node.attr("K", 0) or 0, node.attr("N", 0) or 0
+        parts = self._unpack_blocks(node, (1, 2, 3), columns, rows, dequantized_blocks, dtype)
+        return self.editor.weight(f"{node.operand(1).name}_float", dtype, (rows, columns), parts)
+
+    def of_rows(self, node: Node) -> str:
+        """Return the name of the `[rows, width]` floats that the table of a GatherBlockQuantized stands for."""
+        table, scales = self.editor.shapes[node.input(0)], node.operand(2)
+        sizes, dtype, bits = table.sizes() or (), self.editor.shapes[scales].dtype, node.attr("bits", 4)
+        axes = [(node.attr(name, default) or 0) % 2 for name, default in (("gather_axis", 0), ("quantize_axis", 1))]
+        if len(sizes) != 2 or bits not in BITS or axes != [0, 1] or dtype != TensorProto.FLOAT:
+            raise MatchFailure("it does not look rows up in a matrix of blocks of 2, 4 or 8 bits, scaled by float32")
+        rows, width = sizes[0], sizes[1] * 8 // bits
+        parts = self._unpack_blocks(node, (0, 2, 3), rows, width, dequantized_rows, dtype)
+        return self.editor.weight(f"{node.operand(0).name}_float", dtype, (rows, width), parts)
+
+    def _unpack_blocks(
+        self, node: Node, places: Sequence[int], count: int, width: int, unpack: Unpack, dtype: int
+    ) -> Iterator[bytes]:
+        """Return the floats of codes, scales and zero points at these inputs: so many rows of blocks, each so wide."""
+        weight, scales, zeros = map(node.input, places)
+        scale, zero = _constant_of(scales), _constant_of(zeros)
+        codes = unwrap_value(weight, ("Identity", "Reshape")).constant if weight is not None else None
+        if codes is None or scale is None or (zeros is not None and zero is None):
             raise MatchFailure(NOT_CONSTANT)
-        bits, size = node.attr("bits", 4), node.attr("block_size", 0)
-        rows, columns = node.attr("K", 0), node.attr("N", 0)
-        if bits not in BITS or not (size and rows and columns and codes.data_type == TensorProto.UINT8):
+        bits, size = node.attr("bits", 4), node.attr("block_size", 128 if unpack is dequantized_rows else 0)
+        if bits not in BITS or not (size and width and count and codes.data_type == TensorProto.UINT8):
             raise MatchFailure("its bits or its sizes are not those of blocks of 2, 4 or 8 bits")
-        blocks = -(-rows // size)
-        array = read_elements(self.editor.model, codes)
-        if array.size != columns * blocks * size * bits // 8:
+        blocks = -(-width // size)
+        array, room = read_elements(self.editor.model, codes), blocks * size * bits // 8
+        if unpack is dequantized_rows and array.size == count * width * bits // 8 < count * room:
+            array = np.pad(array.reshape(count, -1), ((0, 0), (0, room - width * bits // 8)))  # the last one is short
+        if array.size != count * room:
             raise MatchFailure("its weight does not have the size that its attributes say")
         try:
-            factor = self.editor.model.array(scale).astype(np.float64).reshape(columns, blocks)
-            offset = np.full((columns, blocks), float(1 << (bits - 1)))
+            factor = self.editor.model.array(scale).astype(np.float64).reshape(count, blocks)
+            offset = np.full((count, blocks), float(1 << (bits - 1)))
             if zero is not None:
                 points = self.editor.model.array(zero)
                 if points.dtype == np.uint8:  # packed as the weight is
-                    points = unpack_codes(points.reshape(columns, -1), bits)[:, :blocks]
-                offset = points.astype(np.float64).reshape(columns, blocks)
-            parts = dequantized_blocks(array.reshape(columns, blocks, -1), bits, rows, dtype, offset, factor)
-            return self.editor.weight(f"{weight.name}_float", dtype, (rows, columns), parts)
+                    points = unpack_codes(points.reshape(count, -1), bits)[:, :blocks]
+                offset = points.astype(np.float64).reshape(count, blocks)
         except ValueError as error:  # scales or zero points of another size
             raise MatchFailure(str(error)) from error
+        return unpack(array.reshape(count, blocks, -1), bits, width, dtype, offset, factor)
 
 
 def _constant_of(value: Value | None) -> TensorProto | None:
@@ -246,6 +275,38 @@ class Dequantize(Rewrite):
                     _dequantized_rows(editor, weights, node, rows)
                 else:
                     raise MatchFailure("its data is neither constant nor given by a QuantizeLinear with its zero point")
+
+
+class DequantizeTable(NodeRewrite):
+    """Look rows up in a table of float32, in place of one whose blocks of 2, 4 or 8 bits have scales.
+
+    A host can look rows up in it: see `extract-embedding`. The table becomes 4 to 16 times as large.
+
+    Legality: table, scales and zero points are constant, and rows are looked up. Each element is computed as before.
+
+    Before:
+
+        agraph (int64[N, L] input_ids) => (float[N, L, 16] y)
+        <uint8[2, 16] table = {129, 126, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 128, 128, 128, 128, 128, 128, 128,
+            128, 128, 128, 128, 128, 128, 128, 255}, float[2, 1] scales = {0.5, 2}> {
+            y = com.microsoft.GatherBlockQuantized <bits = 8, block_size = 16> (table, input_ids, scales)
+        }
+
+    After:
+
+        agraph (int64[N, L] input_ids) => (float[N, L, 16] y)
+        <float[2, 16] table_float = {0.5, -1, -64, -64, -64, -64, -64, -64, -64, -64, -64, -64, -64, -64, -64, -64,
+            -250, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 254}> {
+            y = Gather (table_float, input_ids)
+        }
+    """
+
+    operators: ClassVar[tuple[str, ...]] = ("com.microsoft.GatherBlockQuantized",)
+
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        floats = FloatWeights(editor).of_rows(node)
+        editor.replace(node, make_gather(floats, node.input(1), None, node.result().name, like=node))
+        editor.note("table(s) of blocks dequantised")
 
 
 def _integer_product(editor: Editor, weights: FloatWeights, node: Node) -> None:

@@ -21,6 +21,7 @@ from graphkit.graph.view import Node, Value, chain_end, find_nodes, follow_chain
 from graphkit.model import Model
 from graphkit.ops.tensor import is_known
 from graphkit.passes.attention.masks import SUMS, score_readers
+from graphkit.passes.npu.change_dtypes import DequantizeTable
 from graphkit.rewrite import Builder, Declined, Editor, Matched, MatchFailure, NewNode, NodeRewrite, Outcome, Pass
 from graphkit.rewrite.base import Renames
 from graphkit.rewrite.fixpoint import run_to_fixpoint
@@ -136,7 +137,7 @@ class ExtractEmbedding(Pass):
 
     def run(self, model: Model) -> Matched[Embedding]:
         before = model
-        model = run_to_fixpoint(model, [DequantizeAfterGather()]).model
+        model = run_to_fixpoint(model, [DequantizeAfterGather(), DequantizeTable()]).model
         shapes, declined, embeddings = infer(model), list[Declined](), list[Embedding]()
         replaced, names, changes = dict[Value, NewInput](), dict[tuple[Value, Value], str](), list[str]()
         for node in model.graph.nodes_of("Gather", "GatherND"):

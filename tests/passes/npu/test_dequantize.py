@@ -12,7 +12,9 @@ from rewriting import lines, model_of, reasons
 from sessions import run
 
 from graphkit.model import Model
-from graphkit.passes.npu.change_dtypes import Dequantize
+from graphkit.passes.npu.change_dtypes import Dequantize, DequantizeTable
+from graphkit.passes.npu.host_inputs import ExtractEmbedding
+from graphkit.rewrite.fixpoint import run_to_fixpoint
 
 RNG = np.random.default_rng(5)
 DATA = "float[N, L, 4] x"
@@ -357,3 +359,42 @@ def test_an_empty_list_among_the_attributes_stays() -> None:
     attribute.ClearField("ints")
     (node,) = Dequantize().run(Model.from_proto(model.proto)).model.graph.nodes
     assert (node.op_type, node.attr("pads", (1,)), node.attr("strides", ())) == ("Conv", (), (2, 1))
+
+
+def blocks(bits: int, more: str = "", table: str = "table", scales: type = np.float32, **points: np.ndarray) -> Model:
+    """Return lookups of three rows of 40 numbers of so many bits, in blocks of 16, the last of which is not full."""
+    node = f"y = com.microsoft.GatherBlockQuantized <bits = {bits}, block_size = 16{more}> "
+    node += f"({table}, input_ids, s{', z' if points else ''})"
+    rows = f"flat = Constant <value_ints = [3, {40 * bits // 8}]> () rows = Reshape (table, flat)"
+    codes = RNG.integers(0, 256, (3, 40 * bits // 8), np.uint8)
+    factors = RNG.standard_normal((3, 3)).astype(scales)
+    return model_of(f"g (int64[N, L] input_ids) => (y) {{ {rows} {node} }}", 21, table=codes, s=factors, **points)
+
+
+@pytest.mark.parametrize("has_points", [False, True])
+@pytest.mark.parametrize("table", ["table", "rows"])
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_a_table_of_blocks_gives_the_same_rows(bits: int, table: str, *, has_points: bool) -> None:
+    points = {"z": RNG.integers(0, 256, (3, -(-3 * bits // 8)), np.uint8)} if has_points else {}
+    original = blocks(bits, "", table, **points)
+    outcome = run_to_fixpoint(original, [DequantizeTable()])
+    assert "GatherBlockQuantized" not in {node.op_type for node in outcome.model.graph.nodes}
+    ids = np.array([[2, 0, -1], [1, 1, 2]])
+    for before, after in zip(run(original, {"input_ids": ids}), run(outcome.model, {"input_ids": ids}), strict=True):
+        np.testing.assert_array_equal(after, before, strict=True)
+    extracted = ExtractEmbedding().run(original)
+    assert [value.name for value in extracted.model.graph.inputs] == ["inputs_embeds"]
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (blocks(4, ", gather_axis = 1, quantize_axis = 0"), "it does not look rows up in a matrix of blocks of 2"),
+        (blocks(4, scales=np.float16), "it does not look rows up in a matrix of blocks of 2, 4 or 8 bits, scaled by"),
+        (blocks(4, z=np.zeros((2, 2), np.uint8)), "cannot reshape array of size"),
+    ],
+)
+def test_another_table_of_blocks_stays(model: Model, reason: str) -> None:
+    outcome = run_to_fixpoint(model, [DequantizeTable()])
+    assert outcome.model is model
+    assert [reason in text for text in reasons(outcome)] == [True]
