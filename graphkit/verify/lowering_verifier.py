@@ -15,6 +15,7 @@ from graphkit.contract.host_contract import FIXED
 from graphkit.equivalence.originals import Originals
 from graphkit.errors import count_things
 from graphkit.graph.names import join_words
+from graphkit.model import load
 from graphkit.options import DeploymentProofOptions
 from graphkit.progress import DEFAULT_LIMITS, Limits, Progress
 from graphkit.runtime.session import RunError, as_provider
@@ -24,7 +25,14 @@ from graphkit.verify.decoding import decode_greedily
 from graphkit.verify.deployment_proofs import LoweringProof, SourceRun
 from graphkit.verify.input_elements import Draw, place_token, special_tokens
 from graphkit.verify.input_generator import ExportInputs, InputSpec
-from graphkit.verify.lowering_case import AlteredHost, IsolatedMethods, LoweringCase, find_leaks, sound_lengths
+from graphkit.verify.lowering_case import (
+    AlteredHost,
+    IsolatedMethods,
+    LoweringCase,
+    find_leaks,
+    sound_lengths,
+    without_rounding,
+)
 from graphkit.verify.lowering_causes import facts_of, find_lowering_causes
 from graphkit.verify.oracle import OneSequence, assumed_inputs
 from graphkit.verify.proof_engine import Agreement, Step, follow_steps, run_isolated
@@ -69,12 +77,20 @@ class _Proof:
             tolerance = max([LOWERING_TOLERANCE, *devices])
         self.progress, self.folder, self.provider = progress, folder, provider
         self.methods = IsolatedMethods(folder, provider)
+        exact = {model: without_rounding(model) for model in originals.models} if provider.is_cpu else {}
+        self.is_exact = any(model is not other for model, other in exact.items())
+        if self.is_exact:
+            whole = ("encoder", "first", "step", "head")
+            changed = {name: exact[model] for name in whole if (model := getattr(originals, name)) is not None}
+            originals = replace(originals, **changed, is_changed=True)
         self.failing: LoweringCase | None = None  # the first that fails
         self.failing_length = 0  # of its sound
         self.rng = np.random.default_rng(seed)
         self.host = AlteredHost(folder, self.methods, unchecked=True)
         self.host.rng = np.random.default_rng(seed)
         self.contract = self.host.contract
+        if self.is_exact:
+            self.methods.models = {m.name: without_rounding(load(folder / m.file)) for m in self.contract.methods}
         self.allowance = ColumnTolerance(tolerance, is_half=any(map(computes_in_half, originals.models)))
         self.tolerance = self.allowance.tolerance
         self.reference = OneSequence(originals)
@@ -159,6 +175,8 @@ class _Proof:
         if others := [f"'{port.name}'" for ports in steps for port in ports if not port.writes][1:]:
             yield f"Of a step, logits alone are compared, not {join_words(others)}."
         yield from assumed_inputs(self.reference.originals.step)
+        if self.is_exact:
+            yield "Products with 4-bit weights are compared in floats: in 8 bits, as it asks for, activations flip."
         if self.unknown:
             names = join_words([f"'{name}'" for name in self.unknown])
             yield f"Integers of {names} are tried below {self.inputs.most} alone."

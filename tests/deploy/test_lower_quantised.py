@@ -43,6 +43,17 @@ def test_ranges_that_count_padding_are_declined_by_name(bert: Path, tmp_path: Pa
     assert not (tmp_path / "out").exists()
 
 
+def test_activations_that_are_rounded_to_8_bits_are_compared_in_floats(tmp_path: Path) -> None:
+    (tmp_path / "export").mkdir()
+    content = lzma.decompress((MODELS / "llama-int4/model.onnx.xz").read_bytes())
+    (tmp_path / "export/model.onnx").write_bytes(content)
+    report = lower_folder(tmp_path / "export", tmp_path / "out", LowerOptions(max_cache_len=16))
+    assert report.proof is not None
+    assert report.proof.passed
+    assert max(run.logits for run in report.proof.runs) < 1e-5
+    assert "Products with 4-bit weights are compared in floats" in report.proof.proven()
+
+
 @pytest.mark.slow
 def test_dequantize_lowers_and_measures(bert: Path, tmp_path: Path) -> None:
     report = lower_folder(bert / "dynamic uint8", tmp_path, replace(OPTIONS, dequantize=True))
