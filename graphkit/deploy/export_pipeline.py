@@ -410,7 +410,7 @@ def read_token_settings(path: Path, *, has_encoder: bool) -> TokenSettings:
     A decoder that has an encoder starts with the token that begins a text where nothing says otherwise.
     """
     folder = path if path.is_dir() else path.parent
-    named, configuration = (read_settings(folder / name) for name in CONFIGURATIONS)
+    named, configuration = read_generation(folder), read_settings(folder / "config.json")
     files = named, decoder_settings(configuration)
     ids = {name: next((ids for file in files if (ids := read_tokens(file.get(key)))), ()) for name, key in KEYS.items()}
     starts = ids["start"] or (ids["first"] if has_encoder else ())
@@ -421,6 +421,13 @@ def read_token_settings(path: Path, *, has_encoder: bool) -> TokenSettings:
     if len(starts) > 1:
         of_generation.noted.append(KEYS["start"])
     return TokenSettings(tokens, ids["ends"], of_generation.generation(tokens["start"], ids["ends"]))
+
+
+def read_generation(folder: Path) -> Mapping[str, object]:
+    """Return what generation_config.json says, or else the same settings of genai_config.json."""
+    named, _, of_genai = (read_settings(folder / name) for name in CONFIGURATIONS)
+    parts = (of_genai.get(name) for name in ("model", "search"))
+    return named or {key: value for part in parts if isinstance(part, dict) for key, value in part.items()}
 
 
 def read_settings(path: Path) -> Mapping[str, object]:

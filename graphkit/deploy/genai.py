@@ -22,7 +22,14 @@ from onnx import TensorProto
 from graphkit.analysis.cost_changes import CostChange
 from graphkit.analysis.model_interface import check_frozen_sizes
 from graphkit.deploy.export_inputs import drop_idle_inputs
-from graphkit.deploy.export_pipeline import Pipeline, decoder_settings, find_pipeline, read_settings, read_tokens
+from graphkit.deploy.export_pipeline import (
+    Pipeline,
+    decoder_settings,
+    find_pipeline,
+    read_generation,
+    read_settings,
+    read_tokens,
+)
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
 from graphkit.graph.declared_types import declared_type
@@ -50,7 +57,10 @@ FED: Mapping[Role, str] = {"tokens": "input_ids", "mask": "attention_mask", "pos
 SIDES = {False: ("past_key_values", "present"), True: ("past_cross", "present_cross")}  # of the cross-attention or not
 FRAMES = 3000  # of a sound, which Whisper always has
 SOUND, STATE = "audio_features", "encoder_hidden_states"
-CONTEXT = ("max_position_embeddings", "n_positions", "max_target_positions", "n_ctx", "max_seq_len", "seq_length")
+CONTEXT = (
+    "max_position_embeddings", "n_positions", "max_target_positions", "n_ctx", "max_seq_len", "seq_length",
+    "context_length",
+)  # fmt: skip
 SEARCH = (
     "do_sample", "min_length", "num_beams", "repetition_penalty", "length_penalty", "early_stopping",
     "no_repeat_ngram_size", "top_k", "top_p", "temperature",
@@ -302,14 +312,12 @@ def _with_usual_names(model: Model, fed: Mapping[Role, str]) -> Model:
 def _make_config(
     sections: Mapping[str, Any], folders: tuple[Path, ...], context: int | None
 ) -> tuple[dict[str, object], list[str]]:
-    plain, generation = (
-        next((found for place in folders if (found := read_settings(place / name))), {})
-        for name in ("config.json", "generation_config.json")
-    )
+    plain: Mapping[str, object] = next(filter(None, (read_settings(place / "config.json") for place in folders)), {})
+    generation: Mapping[str, object] = next(filter(None, map(read_generation, folders)), {})
     text = decoder_settings(plain)
     settings = {**text, **{key: value for key, value in generation.items() if value is not None}}
     ends, pads, begins = (read_tokens(settings.get(f"{name}_token_id")) for name in ("eos", "pad", "bos"))
-    context = context or next((size for key in CONTEXT if type(size := text.get(key)) is int), None)
+    context = context or next((size for key in CONTEXT if type(size := settings.get(key)) is int), None)
     if not ends or context is None:
         missing = "which token ends a text - add generation_config.json"
         missing = "how long a text may be - give --max-length" if ends else missing

@@ -31,6 +31,7 @@ from graphkit.passes.clean_up.eliminate_identity import DropZeroAdds
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu.cache_interface import Growth, ReduceCacheRank, StaticKvCache
+from graphkit.passes.npu.change_dtypes import DequantizeTable
 from graphkit.passes.npu.host_inputs import (
     DequantizeAfterGather,
     ExtractEmbedding,
@@ -129,7 +130,7 @@ class _Lowering:
         # With a finite floor, each query of an Attention has a key. It is far below all that is added to a mask:
         # `host_tables` tells what is masked, and `freeze` raises what is left.
         deep = min(FLOOR, self.sizes.floor)
-        self._run_rewrites(MaskedFillToAdd(deep), DropNanGuard(), DequantizeAfterGather())
+        self._run_rewrites(MaskedFillToAdd(deep), DropNanGuard(), DequantizeAfterGather(), DequantizeTable())
         self._add_stage("masks that are added", is_masking=True)
         outcome = self._run_rewrites(DecomposeAttention(unpadded=True))
         if self.is_decoder and outcome.declined:
@@ -311,6 +312,12 @@ class _Lowering:
         numbers = {name: size for name, size in {**self.setting.dims, **growing}.items() if name in symbols}
         frozen = FreezeDims(tuple(numbers.items())).run(self.model).model  # first: `fold` questions what is declared
         self.model = drop_dead_inputs(fold(frozen, options=FoldingOptions(keep_fusions=False)).model)
+        read = {value.name for value in self.model.graph.inputs}
+        if idle := [past for past in self.interface.writes.values() if past not in read]:
+            raise UsageError(
+                f"{self.original.name}: no logits follow from '{idle[0]}': a layer is cut off - export it anew, or "
+                "leave its cache out with graphkit extract"
+            )
         self._add_stage("sizes fixed, folded", is_narrower=True)
         addend = find_unequal_addend(self.model, self.sizes.slots + 1) if self.original.roles.has_slots else None
         if addend is not None:

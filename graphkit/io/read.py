@@ -38,7 +38,7 @@ LOOKALIKES: tuple[tuple[int, bytes, str, str], ...] = (
     (8, b'{"', "a safetensors file", "export the model to ONNX first"),
 )
 PAGES = (b"<!doctype html", b"<html")
-CONFIGURATIONS = ("generation_config.json", "config.json")
+CONFIGURATIONS = ("generation_config.json", "config.json", "genai_config.json")
 TOKENIZER: tuple[str, ...] = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
     "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model", "source.spm", "target.spm", "chat_template.jinja",

@@ -196,6 +196,16 @@ def test_start_tokens_for_each_row_are_none_for_all(tmp_path: Path) -> None:
     assert settings.generation.not_followed == ("decoder_start_token_id",)
 
 
+def test_what_onnxruntime_genai_is_told_counts_where_nothing_else_says_it(tmp_path: Path) -> None:
+    plain = {"model": {"eos_token_id": [7, 9], "pad_token_id": 3}, "search": {"num_beams": 2, "max_length": 64}}
+    settings = settings_of(plain, tmp_path, "genai_config.json")
+    assert (settings.ends, settings.tokens["pad"]) == ((7, 9), 3)
+    assert settings.generation == Generation(num_beams=2, max_length=64)
+    assert settings_of({"eos_token_id": 2}, tmp_path).ends == (2,)
+    (tmp_path / "generation_config.json").unlink()
+    assert settings_of({"model": [], "search": 1}, tmp_path, "genai_config.json").ends == ()
+
+
 def test_a_configuration_that_is_no_json_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ModelError, match=r"config\.json: it cannot be read: .* - mend it or move it away"):
