@@ -650,6 +650,17 @@ def test_a_bundle_refuses_an_attention_that_has_no_plain_spelling(tmp_path: Path
         bundled(export, tmp_path / "bundle")
 
 
+def test_a_layer_that_no_logits_follow_from_is_named(tmp_path: Path) -> None:
+    export = unpacked_export("llama-builder", tmp_path / "export")
+    model = onnx.load(export / "model.onnx", load_external_data=False)
+    *_, before, last = (node for node in model.graph.node if node.op_type == "GroupQueryAttention")
+    for node in model.graph.node:
+        node.input[:] = [before.output[0] if name == last.output[0] else name for name in node.input]
+    onnx.save(model, export / "model.onnx")
+    with pytest.raises(UsageError, match=r"no logits follow from 'past_key_values\.1\.key': a layer is cut off"):
+        graphkit.lower_folder(export, tmp_path / "lowered", graphkit.LowerOptions(max_cache_len=22))
+
+
 def negate_output(file: Path) -> None:
     """Let a model give its one output negated."""
     proto = onnx.load(file, load_external_data=False)
