@@ -137,26 +137,23 @@ class RepeatReaders:
             raise MatchFailure(f"{node.label} cannot read '{self.repeat.source.name}' by that name")
         if node.is_op("MatMul") and index == 1:
             self.is_operand = True
-            self.products.append(self._read_product(copies, node))
+            left, right = (self.editor.shapes[value].dims for value in (node.input(0), copies))
+            if left is None or right is None or len(left) != len(right) or left[:MATRIX] != right[:MATRIX]:
+                raise MatchFailure(f"the left operand of {node.label} is not known to be of the same batch and heads")
+            batch, heads, count, size = left
+            rows = (batch, const(self.repeat.heads), count * self.repeat.count)
+            to_rows = reshape_spec(left, (*rows, size))
+            to_heads = reshape_spec((*rows, right[-1]), (batch, heads, count, right[-1]))
+            if None in (to_rows, to_heads) and node.scope.opset() < SHAPE_SLICE_SINCE:
+                why = f"may be empty, where a shape that makes rows takes opset {SHAPE_SLICE_SINCE}"
+                raise MatchFailure(f"{node.label} {why}")
+            self.products.append(Product(node, to_rows, to_heads))
         elif node.is_op("Shape"):
             self.shapes.append(node)
         elif _is_alike(self.editor, copies, node, index):
             self.movers.append(node)
         else:
             raise MatchFailure(f"{node.label} needs its copies")
-
-    def _read_product(self, copies: Value, node: Node) -> Product:
-        left, right = (self.editor.shapes[value].dims for value in (node.input(0), copies))
-        if left is None or right is None or len(left) != len(right) or left[:MATRIX] != right[:MATRIX]:
-            raise MatchFailure(f"the left operand of {node.label} is not known to be of the same batch and heads")
-        batch, heads, count, size = left
-        rows = (batch, const(self.repeat.heads), count * self.repeat.count)
-        to_rows = reshape_spec(left, (*rows, size))
-        to_heads = reshape_spec((*rows, right[-1]), (batch, heads, count, right[-1]))
-        if None in (to_rows, to_heads) and node.scope.opset() < SHAPE_SLICE_SINCE:
-            why = f"may be empty, where a shape that makes rows takes opset {SHAPE_SLICE_SINCE}"
-            raise MatchFailure(f"{node.label} {why}")
-        return Product(node, to_rows, to_heads)
 
 
 def _is_alike(editor: Editor, copies: Value, node: Node, index: int) -> bool:

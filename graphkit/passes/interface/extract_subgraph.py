@@ -65,7 +65,21 @@ class ExtractSubgraph(Pass):
         cuts, ends, shapes = cut_values(base, self.inputs), _find_ends(base, self.outputs), infer(base)
         for value in cuts:
             _check_cut(value, ends, shapes, model.label)
-        new_inputs = _declare_inputs(base, cuts, shapes)
+        known = {name for value in shapes for dim in shapes[value].dims or () for name in dim.symbols}
+        known |= {dim.dim_param for info in base.graph.infos.values() for dim in info.type.tensor_type.shape.dim}
+        free = filter(lambda name: name not in known, (f"u{number}" for number in itertools.count()))
+        unknown: dict[str, Expr] = {}
+        new_inputs = []
+        for value in cuts:
+            if value.kind == "input":
+                new_inputs.append(_copy_info(value.scope.infos[value.name]))
+                continue
+            for name in sorted({name for dim in shapes[value].dims or () for name in dim.symbols if not is_known(dim)}):
+                if name[:1] == "?" and name not in unknown:
+                    unknown[name] = symbol(next(free))
+            dims = [dim.substitute(unknown) for dim in shapes[value].dims or ()]
+            sizes: list[Dim] = [dim.declared if (size := dim.constant) is None else size for dim in dims]
+            new_inputs.append(_make_declaration(value, _known_dtype(value, shapes), sizes))
         new_outputs = [_declare_output(value, shapes, model.label) for value in ends]
         proto, taken = copy_proto(base), names_in(base.scopes)
         graph = proto.graph
@@ -156,26 +170,6 @@ def _known_dtype(value: Value, shapes: Shapes) -> int:
     """Return the dtype of a value, 0 where it is unknown; onnxruntime loads no model that declares a wrong one."""
     declared = declared_type(value)
     return shapes[value].dtype or (0 if declared is None else declared.dtype)
-
-
-def _declare_inputs(model: Model, cuts: Iterable[Value], shapes: Shapes) -> list[onnx.ValueInfoProto]:
-    """Return the declarations of the values to begin at; unknown dims get names of their own."""
-    known = {name for value in shapes for dim in shapes[value].dims or () for name in dim.symbols}
-    known |= {dim.dim_param for info in model.graph.infos.values() for dim in info.type.tensor_type.shape.dim}
-    free = filter(lambda name: name not in known, (f"u{number}" for number in itertools.count()))
-    unknown: dict[str, Expr] = {}
-    infos = []
-    for value in cuts:
-        if value.kind == "input":
-            infos.append(_copy_info(value.scope.infos[value.name]))
-            continue
-        for name in sorted({name for dim in shapes[value].dims or () for name in dim.symbols if not is_known(dim)}):
-            if name[:1] == "?" and name not in unknown:
-                unknown[name] = symbol(next(free))
-        dims = [dim.substitute(unknown) for dim in shapes[value].dims or ()]
-        sizes: list[Dim] = [dim.declared if (size := dim.constant) is None else size for dim in dims]
-        infos.append(_make_declaration(value, _known_dtype(value, shapes), sizes))
-    return infos
 
 
 def _declare_output(value: Value, shapes: Shapes, label: str) -> onnx.ValueInfoProto:

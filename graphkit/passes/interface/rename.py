@@ -85,7 +85,19 @@ class Rename(Pass):
         if model.proto.training_info:
             raise UsageError(f"{model.label}: has graphs for training, whose names would not fit - drop them first")
         names = self.new_names(model)
-        _check_free(model, names)
+        taken: dict[str, list[Value]] = {}  # no value gets a name that another one has, in any scope that sees both
+        for value, new in names.items():
+            for other in taken.setdefault(new, []):
+                if _is_seen(value.scope, other.scope):
+                    raise UsageError(f"{model.label}: '{other.name}' and '{value.name}' cannot both be '{new}'")
+            taken[new].append(value)
+        for scope in model.graph.walk():
+            for name, value in scope.values.items():
+                clash = next((each for each in taken.get(name, ()) if _is_seen(each.scope, scope)), None)
+                if clash is not None and value not in names:
+                    where = f"of '{scope.path}'" if scope.path else "of the graph"
+                    problem = f"'{clash.name}' cannot be '{name}', as another value {where} is called"
+                    raise UsageError(f"{model.label}: {problem} - choose another name, or rename that one too")
         result, notes = _with_dims(model, tuple(pair for pair in self.dims if not _is_expression(pair[1])))
         for old, new in self.dims:
             if _is_expression(new):
@@ -128,23 +140,6 @@ def _find_named_values(model: Model, what: str, name: str) -> list[Value]:
         hint = f"rename both with --value-name {name}=NEW"
         raise UsageError(f"{model.label}: '{name}' is an input and an output - {hint}")
     return [known[name]]
-
-
-def _check_free(model: Model, names: Mapping[Value, str]) -> None:
-    """Check that no value gets a name that another one has, in any scope that sees both."""
-    taken: dict[str, list[Value]] = {}
-    for value, new in names.items():
-        for other in taken.setdefault(new, []):
-            if _is_seen(value.scope, other.scope):
-                raise UsageError(f"{model.label}: '{other.name}' and '{value.name}' cannot both be '{new}'")
-        taken[new].append(value)
-    for scope in model.graph.walk():
-        for name, value in scope.values.items():
-            clash = next((each for each in taken.get(name, ()) if _is_seen(each.scope, scope)), None)
-            if clash is not None and value not in names:
-                where = f"of '{scope.path}'" if scope.path else "of the graph"
-                problem = f"'{clash.name}' cannot be '{name}', as another value {where} is called"
-                raise UsageError(f"{model.label}: {problem} - choose another name, or rename that one too")
 
 
 def _is_seen(scope: Scope, other: Scope) -> bool:

@@ -20,7 +20,6 @@ from graphkit.passes.shapes.simplify_reshape import reshape_spec
 from graphkit.rewrite import ROUNDING, Builder, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, Rewrite
 from graphkit.rewrite.edits import attributes_of
 from graphkit.rewrite.pattern import Number, Op, Pattern
-from graphkit.shapes import Expr
 
 
 class NegToMul(NodeRewrite):
@@ -167,32 +166,27 @@ class LayerNormToPrimitives(NodeRewrite):
             raise MatchFailure("it computes in another dtype than that of its data")
         if any(value is not None and (value.consumers or editor.is_output(value)) for value in node.outputs[1:3]):
             raise MatchFailure("its mean or deviation is in use")
-        builder = Builder(editor, node)
-        _spell_normalization(builder, data, list(range(axis - rank, 0)))
+        builder, axes, skips = Builder(editor, node), list(range(axis - rank, 0)), node.operator in SKIP_NORMALIZATIONS
+        add = builder.add
+
+        def mean(source: NodeInput, role: str) -> NodeInput:
+            made = editor.make_numbered(node, "ReduceMean", source, axes, f"{builder.label}_axes", keepdims=1)
+            return builder.append(made, role)
+
+        epsilon = np.array([node.attr("epsilon", 1e-12 if skips else 1e-5)], tensor_dtype_to_np_dtype(dtype))
+        least = builder.constant(epsilon, "epsilon")
+        is_centred = node.op_type in ("LayerNormalization", "SkipLayerNormalization")
+        source = _add_residual(builder, data, node.input(3 + is_centred)) if skips else data
+        centred = add("Sub", source, mean(source, "mean"), role="centred") if is_centred else source
+        variance = mean(add("Mul", centred, centred, role="square"), "variance")
+        deviation = add("Sqrt", add("Add", variance, least, role="positive"), role="deviation")
+        result = add("Div", centred, deviation, role="normal")
+        if (scale := node.input(1 + skips)) is not None:
+            result = add("Mul", result, scale, role="scaled")
+        if is_centred and (bias := node.input(2 + skips)) is not None:
+            add("Add", result, bias, role="shifted")
         builder.replace()
         editor.note(f"{node.op_type} node(s) spelled out")
-
-
-def _spell_normalization(builder: Builder, data: Value, axes: Sequence[int]) -> None:
-    node, add = builder.node, builder.add
-
-    def mean(source: NodeInput, role: str) -> NodeInput:
-        made = builder.editor.make_numbered(node, "ReduceMean", source, axes, f"{builder.label}_axes", keepdims=1)
-        return builder.append(made, role)
-
-    dtype = tensor_dtype_to_np_dtype(builder.editor.shapes[data].dtype)
-    skips = node.operator in SKIP_NORMALIZATIONS
-    epsilon = builder.constant(np.array([node.attr("epsilon", 1e-12 if skips else 1e-5)], dtype), "epsilon")
-    is_centred = node.op_type in ("LayerNormalization", "SkipLayerNormalization")
-    source = _add_residual(builder, data, node.input(3 + is_centred)) if skips else data
-    centred = add("Sub", source, mean(source, "mean"), role="centred") if is_centred else source
-    variance = mean(add("Mul", centred, centred, role="square"), "variance")
-    deviation = add("Sqrt", add("Add", variance, epsilon, role="positive"), role="deviation")
-    result = add("Div", centred, deviation, role="normal")
-    if (scale := node.input(1 + skips)) is not None:
-        result = add("Mul", result, scale, role="scaled")
-    if is_centred and (bias := node.input(2 + skips)) is not None:
-        add("Add", result, bias, role="shifted")
 
 
 def _add_residual(builder: Builder, data: Value, bias: Value | None) -> NodeInput:
@@ -426,7 +420,21 @@ class EinsumToMatmul(NodeRewrite):
     operators: ClassVar[tuple[str, ...]] = ("Einsum",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
-        left, right, result, sizes = _read_product(editor, node)
+        equation, values = node.attr("equation", ""), node.operands
+        if not equation or len(values) != 2 or node.scope.opset() < RESHAPE_SINCE:
+            raise MatchFailure("it is not of two tensors")
+        dims = [editor.shapes[value].dims for value in values]
+        if dims[0] is None or dims[1] is None or editor.shapes[values[0]].dtype not in FLOATS:
+            raise MatchFailure("its dims are not known, or it is not of floats")
+        if (named := _name_axes(equation.replace(" ", ""), (len(dims[0]), len(dims[1])))) is None:
+            raise MatchFailure(f"its equation is not understood: {equation}")
+        left, right, result = named
+        in_one = set(result) - (set(left) & set(right))
+        if any(len(set(axes)) < len(axes) for axes in named) or set(left) ^ set(right) != in_one:
+            raise MatchFailure("an axis occurs twice in a tensor, or is summed up in one tensor alone")
+        sizes = dict(zip(left, dims[0], strict=True))
+        if any(sizes.setdefault(axis, dim) != dim for axis, dim in zip(right, dims[1], strict=True)):
+            raise MatchFailure("axes of one name have other lengths")
         batch = "".join(axis for axis in result if axis in left and axis in right)
         total = "".join(axis for axis in left if axis in right and axis not in result)
         first, second = ("".join(axis for axis in result if axis in of and axis not in batch) for of in (left, right))
@@ -459,26 +467,6 @@ class EinsumToMatmul(NodeRewrite):
         transpose(reshape(product, [*lead, first, second], axes, "apart"), axes, result, "turned")
         builder.replace()
         editor.note("Einsum(s) computed by a MatMul")
-
-
-def _read_product(editor: Editor, node: Node) -> tuple[str, str, str, dict[str, Expr]]:
-    """Return letters for the axes of both tensors and of the result, and the length of each."""
-    equation, values = node.attr("equation", ""), node.operands
-    if not equation or len(values) != 2 or node.scope.opset() < RESHAPE_SINCE:
-        raise MatchFailure("it is not of two tensors")
-    dims = [editor.shapes[value].dims for value in values]
-    if dims[0] is None or dims[1] is None or editor.shapes[values[0]].dtype not in FLOATS:
-        raise MatchFailure("its dims are not known, or it is not of floats")
-    if (named := _name_axes(equation.replace(" ", ""), (len(dims[0]), len(dims[1])))) is None:
-        raise MatchFailure(f"its equation is not understood: {equation}")
-    left, right, result = named
-    in_one = set(result) - (set(left) & set(right))
-    if any(len(set(axes)) < len(axes) for axes in named) or set(left) ^ set(right) != in_one:
-        raise MatchFailure("an axis occurs twice in a tensor, or is summed up in one tensor alone")
-    sizes = dict(zip(left, dims[0], strict=True))
-    if any(sizes.setdefault(axis, dim) != dim for axis, dim in zip(right, dims[1], strict=True)):
-        raise MatchFailure("axes of one name have other lengths")
-    return left, right, result, sizes
 
 
 def _name_axes(equation: str, ranks: tuple[int, int]) -> tuple[str, str, str] | None:
