@@ -264,19 +264,8 @@ def _draft_files(
     pad = options.pad if options.pad is not None else pipeline.settings.tokens["pad"] or 0
     floor = _mask_floor(pipeline, target, options.mask_floor)
     sizes = LowerSizes(**structs.asdict(resolved), floor=floor, pad=pad, target=target, passes=passes)
-    draft = _proven_floor(changes, sizes, options, progress)
-    newest = sizes.target.max_opset
-    if options.opset is None and newest is None:
-        return draft
-    progress("converting the opset")
-    limit = newest.value if newest is not None else 0
-    return structs.replace(draft, parts=[_at_opset(part, options.opset, limit, sizes.target) for part in draft.parts])
-
-
-def _proven_floor(changes: AskedChanges, sizes: LowerSizes, options: LowerOptions, progress: Progress) -> Draft:
-    """Return the files; where the floor is not far below all scores, with one that they stay above."""
     draft = _draft_parts(changes, sizes, options, portion_of(progress, 0.0, DRAFTED / 2))
-    if sizes.floor >= LEAST_QUANTIZED:
+    if sizes.floor >= LEAST_QUANTIZED:  # it may not be far below all scores, and becomes one that they stay above
         progress(with_share(DRAFTED / 2, "measuring scores"))
         with _host_files(draft) as folder:
             largest = largest_score(draft.parts, folder)
@@ -287,12 +276,17 @@ def _proven_floor(changes: AskedChanges, sizes: LowerSizes, options: LowerOption
         floor = draft.contract.floor
         if largest is not None and (sizes.target.is_quantized or floor != sizes.floor or below < sizes.floor):
             draft = structs.replace(draft, notes=(told_floor(largest, floor),))
-    encoder = changes.pipeline.encoder
+    encoder = pipeline.encoder
     if encoder is not None and draft.parts[0].method.takes_text and options.mask_floor is None:
         progress(with_share(DRAFTED * 0.9, "looking for leaks of padding"))
         with _host_files(draft) as folder:
             check_padding(draft.parts[0], encoder, folder)
-    return draft
+    newest = sizes.target.max_opset
+    if options.opset is None and newest is None:
+        return draft
+    progress("converting the opset")
+    limit = newest.value if newest is not None else 0
+    return structs.replace(draft, parts=[_at_opset(part, options.opset, limit, sizes.target) for part in draft.parts])
 
 
 @contextmanager

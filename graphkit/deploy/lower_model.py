@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -237,7 +237,29 @@ class _Lowering:
         self._add_stage("values of the host as inputs", stands_for=made)
         looked_up = set(self.interface.became)  # ids, of whose number positions may be made, and which are rows now
         for table in tables:
-            self._give_to_host(table, looked_up)
+            if table.kind == "constant":
+                self.model = with_constants(self.model, {table.name: table.array})
+                continue
+            declared = replace(table.input.declared, dims=table.shape)  # its dims need not follow from others
+            self.model = with_interface(self.model, {table.name: declared}, {})
+            for read in table.input.source.dependence.inputs - looked_up:
+                for name in self.counted.get(read, [read]):
+                    self.interface.becomes(name, table.name)
+            if table.kind == "mask":
+                self.interface.make_mask(table.name, "slots" if table.by == "position" else "source", table.window)
+                if table.bias is not None:
+                    editor = Editor(self.model)
+                    total = editor.unique_name(f"{table.name}_sum")
+                    addends = [editor.constant(table.bias, f"{table.name}_constant"), table.name]
+                    editor.insert_first(self.model.graph, NewNode("Add", addends, [total], name=total))
+                    editor.replace_all_uses(self.model.graph.values[table.name], total)
+                    self.model = editor.result()
+                    what = "to which the model adds what it adds to all scores"
+                    self.changes.append(f"'{table.name}' is a mask of the length, {what}")
+                continue
+            rows, original = f"{self.name}.{table.name}", table.input.source.value.name
+            self.tables[rows] = table.array
+            self.interface.make(table.name, Source("rows", rows, table.by), f"'{original}' at this {table.by}")
         self._add_stage("values of the host by rows", tested="the host makes them by rows or by a rule")
 
     def _host_values(self, kept: frozenset[str]) -> tuple[Matched[HostInput], list[HostTable]]:
@@ -252,32 +274,6 @@ class _Lowering:
                 self.setting = setting
                 return outcome, host_tables(self.model, outcome.matches, setting)
         return self._host_values(kept | {mask.name})
-
-    def _give_to_host(self, table: HostTable, looked_up: Set[str]) -> None:
-        """Let the host make an input by its table, or make it a constant."""
-        if table.kind == "constant":
-            self.model = with_constants(self.model, {table.name: table.array})
-            return
-        declared = replace(table.input.declared, dims=table.shape)  # its dims need not follow from others
-        self.model = with_interface(self.model, {table.name: declared}, {})
-        for read in table.input.source.dependence.inputs - looked_up:
-            for name in self.counted.get(read, [read]):
-                self.interface.becomes(name, table.name)
-        if table.kind == "mask":
-            self.interface.make_mask(table.name, "slots" if table.by == "position" else "source", table.window)
-            if table.bias is not None:
-                editor = Editor(self.model)
-                total = editor.unique_name(f"{table.name}_sum")
-                addends = [editor.constant(table.bias, f"{table.name}_constant"), table.name]
-                editor.insert_first(self.model.graph, NewNode("Add", addends, [total], name=total))
-                editor.replace_all_uses(self.model.graph.values[table.name], total)
-                self.model = editor.result()
-                what = "to which the model adds what it adds to all scores"
-                self.changes.append(f"'{table.name}' is a mask of the length, {what}")
-            return
-        rows, original = f"{self.name}.{table.name}", table.input.source.value.name
-        self.tables[rows] = table.array
-        self.interface.make(table.name, Source("rows", rows, table.by), f"'{original}' at this {table.by}")
 
     def join_new_rows(self) -> None:
         if self.original.roles.has_slots:
