@@ -279,7 +279,18 @@ def draw_svg(drawing: Drawing) -> str:
     texts = {node: printable(label) for node, label, _ in drawing.nodes}
     labels = {node: t if len(t) <= MAX_LABEL else f"…{t[1 - MAX_LABEL :]}" for node, t in texts.items()}
     widths = {node: len(label) * CHARACTER + 14 for node, label in labels.items()}
-    layers = _node_layers(graph)
+    # nodes by their longest distance to a sink, those that feed neighbours beside each other
+    while not nx.is_directed_acyclic_graph(graph):  # only a broken model has a cycle
+        graph = graph.copy()
+        graph.remove_edge(*nx.find_cycle(graph)[-1][:2])
+    order = {node: number for number, node in enumerate(graph.nodes)}
+    layers = [sorted(layer, key=order.__getitem__) for layer in nx.topological_generations(graph.reverse())]
+    place: dict[str, float] = {}
+    for layer in layers:  # from the sink upwards: order by the mean place of a node's consumers
+        layer.sort(key=lambda node: fmean([place[after] for after in graph.successors(node)] or [0.0]))
+        for number, node in enumerate(layer):
+            place[node] = number - len(layer) / 2
+    layers.reverse()
     total = max((sum(widths[n] + GAP for n in layer) for layer in layers), default=0) + GAP
     centre: dict[str, tuple[float, float]] = {}
     for row, layer in enumerate(layers):
@@ -305,21 +316,6 @@ def draw_svg(drawing: Drawing) -> str:
             f'<text x="{x:.1f}" y="{y + 4:.1f}">{escape(labels[node])}</text>'
         )
     return "".join(parts) + "</svg>"
-
-
-def _node_layers(graph: nx.DiGraph[str]) -> list[list[str]]:
-    """Return the nodes by their longest distance to a sink, those that feed neighbours beside each other."""
-    while not nx.is_directed_acyclic_graph(graph):  # only a broken model has a cycle
-        graph = graph.copy()
-        graph.remove_edge(*nx.find_cycle(graph)[-1][:2])
-    order = {node: number for number, node in enumerate(graph.nodes)}
-    layers = [sorted(layer, key=order.__getitem__) for layer in nx.topological_generations(graph.reverse())]
-    place: dict[str, float] = {}
-    for layer in layers:  # from the sink upwards: order by the mean place of a node's consumers
-        layer.sort(key=lambda node: fmean([place[after] for after in graph.successors(node)] or [0.0]))
-        for number, node in enumerate(layer):
-            place[node] = number - len(layer) / 2
-    return layers[::-1]
 
 
 SHAPES = {"const": "plaintext", "data": "ellipse", "consumer": "box3d"}

@@ -70,7 +70,22 @@ def block_lines(block: Block, width: int, table_width: int) -> Iterator[Text]:
     elif isinstance(block, Table):
         if block.title:
             yield from _wrapped_lines(block.title, width, "italic")
-        yield from _table_lines(block, width, table_width)
+        shown = [number for number, column in enumerate(block.columns) if column.kind != "note"]
+        notes = [number for number, column in enumerate(block.columns) if column.kind == "note"]
+        right = [block.columns[number].kind == "number" for number in shown]
+        heads = [printable(block.columns[number].name) for number in shown]
+        rows = [[cell_text(cell) for cell in row] for row in block.rows]
+        columns = [[head, *(row[number] for row in rows)] for head, number in zip(heads, shown, strict=True)]
+        widths = widths_within(columns, right, table_width)
+        named = next((place for place, number in enumerate(shown) if block.columns[number].kind == "code"), 0)
+        indent = sum(widths[:named]) + GAP * named + NOTE
+        yield from row_lines(heads, widths, right, table_width, "bold")
+        yield Text("─" * min(sum(widths) + GAP * (len(widths) - 1) + 1, table_width))
+        for row in rows:
+            yield from row_lines([row[number] for number in shown], widths, right, table_width)
+            for number in notes:
+                if row[number]:
+                    yield from _wrapped_lines(row[number], width, "dim", indent)
         yield Text("")
     # the others are pictures of a table beside them: a page has all, Markdown drawings
 
@@ -83,25 +98,6 @@ def _paragraph_lines(words: str, width: int, style: str) -> Iterator[Text]:
 def _wrapped_lines(words: str, width: int, style: str, indent: int = 0) -> Iterator[Text]:
     for line in wrap_text(printable(words), width - indent):
         yield Text(" " * indent).append(line.rstrip(), style)
-
-
-def _table_lines(block: Table, width: int, table_width: int) -> Iterator[Text]:
-    shown = [number for number, column in enumerate(block.columns) if column.kind != "note"]
-    notes = [number for number, column in enumerate(block.columns) if column.kind == "note"]
-    right = [block.columns[number].kind == "number" for number in shown]
-    heads = [printable(block.columns[number].name) for number in shown]
-    rows = [[cell_text(cell) for cell in row] for row in block.rows]
-    columns = [[head, *(row[number] for row in rows)] for head, number in zip(heads, shown, strict=True)]
-    widths = widths_within(columns, right, table_width)
-    named = next((place for place, number in enumerate(shown) if block.columns[number].kind == "code"), 0)
-    indent = sum(widths[:named]) + GAP * named + NOTE
-    yield from row_lines(heads, widths, right, table_width, "bold")
-    yield Text("─" * min(sum(widths) + GAP * (len(widths) - 1) + 1, table_width))
-    for row in rows:
-        yield from row_lines([row[number] for number in shown], widths, right, table_width)
-        for number in notes:
-            if row[number]:
-                yield from _wrapped_lines(row[number], width, "dim", indent)
 
 
 GAP = 2  # spaces between columns

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -14,12 +14,12 @@ from graphkit.analysis.model_interface import Interface, interface
 from graphkit.analysis.typical_sizes import TYPICAL
 from graphkit.io.read import find_beside
 from graphkit.io.transaction import made_folder
-from graphkit.model import Model, ModelLike, as_model, load
+from graphkit.model import ModelLike, as_model, load
 from graphkit.options import SplitOptions, SplitProofOptions
-from graphkit.passes.control_flow.merged_decoders import Split, split_merged
+from graphkit.passes.control_flow.merged_decoders import split_merged
 from graphkit.progress import Progress, portion_of, with_share
 from graphkit.render.document_blocks import Block, Heading, Prose, table
-from graphkit.save import Saved, check_targets, save_models, unused_text
+from graphkit.save import check_targets, save_models, unused_text
 from graphkit.shapes import declarations
 from graphkit.verify.latency import costs_before_and_after
 from graphkit.verify.rewrite_proof import ProvenReport, SplitProof, proof_blocks, proof_outcome
@@ -149,7 +149,25 @@ def split_file(
     split = split_merged(model, condition=options.condition, keep_names=options.keep_names)
     source = model.path.parent if model.path is not None else folder
     copied = {name: path for name, path in find_beside(source).items() if not (folder / name).exists()}
-    written, proof = _save_pair(model, split, folder, copied, options, progress)
+    proofs: list[SplitProof] = []
+
+    def prove(stage: Path) -> None:
+        progress(with_share(WRITTEN, "proving"))
+        pair = load(stage / FIRST_NAME), load(stage / PAST_NAME)
+        asked = SplitProofOptions(steps=options.steps, tolerance=options.tolerance, limits=options.limits)
+        proofs.append(verify_split(model, *pair, asked, progress=portion_of(progress, WRITTEN, 1.0)))
+
+    progress("writing")
+    with made_folder(folder):
+        saved = save_models(
+            {folder / FIRST_NAME: split.first, folder / PAST_NAME: split.with_past},
+            weights=options.weights,
+            data_name=DATA_NAME,
+            others={folder / name: path.read_bytes() for name, path in copied.items()},
+            overwrite=options.overwrite,
+            before=prove if options.verify else None,
+        )
+    written, proof = saved, proofs[0] if proofs else None
     first, with_past = load(folder / FIRST_NAME), load(folder / PAST_NAME)
     progress("counting costs")
     return SplitReport(
@@ -184,27 +202,3 @@ def split_file(
 
 def _encoder_beside(folder: Path) -> str:
     return next((path.name for path in sorted(folder.glob("encoder*.onnx"))), "")
-
-
-def _save_pair(
-    model: Model, split: Split, folder: Path, copied: Mapping[str, Path], options: SplitOptions, progress: Progress
-) -> tuple[Saved, SplitProof | None]:
-    proofs: list[SplitProof] = []
-
-    def prove(stage: Path) -> None:
-        progress(with_share(WRITTEN, "proving"))
-        pair = load(stage / FIRST_NAME), load(stage / PAST_NAME)
-        asked = SplitProofOptions(steps=options.steps, tolerance=options.tolerance, limits=options.limits)
-        proofs.append(verify_split(model, *pair, asked, progress=portion_of(progress, WRITTEN, 1.0)))
-
-    progress("writing")
-    with made_folder(folder):
-        saved = save_models(
-            {folder / FIRST_NAME: split.first, folder / PAST_NAME: split.with_past},
-            weights=options.weights,
-            data_name=DATA_NAME,
-            others={folder / name: path.read_bytes() for name, path in copied.items()},
-            overwrite=options.overwrite,
-            before=prove if options.verify else None,
-        )
-    return saved, proofs[0] if proofs else None
