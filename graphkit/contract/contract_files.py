@@ -295,14 +295,9 @@ BUNDLED = _Form(BundleContract, BUNDLE_VERSION, "bundle", "bundle", bundle_probl
 
 
 def read_contract(path: Path, *, altered: bool = False) -> Contract:
-    """Read `contract.json`.
+    """Read `contract.json`; with `altered`, one too that was changed after it was written, if what it says fits.
 
-    Args:
-        path: The file.
-        altered: Whether to take one that was changed after it was written, if what it says fits together.
-
-    Raises:
-        ModelError: It is not a contract, one of another version, was changed, or what it says does not fit together.
+    Raises ModelError where it is no contract, one of another version, was changed, or does not fit together.
     """
     contract: Contract = _read_contract(path, LOWERED, altered)
     return contract

@@ -38,21 +38,15 @@ class Program(Protocol):
 
 
 class MemoryWeights:
-    """Weights that an object in memory has, by the location that a model refers to each of them by.
-
-    Attributes:
-        files: The files of those that lie in one.
-        size: The bytes of the others.
-        tensors: Those of onnx_ir, as they were given.
-    """
+    """Weights that an object in memory has, by the location that a model refers to each of them by."""
 
     def __init__(self, scratch: Scratch) -> None:
         self._scratch = scratch
         self._reads: dict[str, Callable[[], bytes]] = {}
         self._written: dict[str, int] = {}
-        self.files: dict[str, Path] = {}
-        self.size = 0
-        self.tensors: dict[str, Tensor] = {}
+        self.files: dict[str, Path] = {}  # of those that lie in one
+        self.size = 0  # of the others, in bytes
+        self.tensors: dict[str, Tensor] = {}  # of onnx_ir, as they were given
 
     def hold(self, read: Callable[[], bytes], length: int) -> str:
         """Return a new location for so many bytes that a function gives."""

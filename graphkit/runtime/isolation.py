@@ -54,17 +54,11 @@ _CURRENT: ContextVar[Process | None] = ContextVar("isolation", default=None)
 
 @dataclass
 class DiedError(Exception):
-    """The process has ended instead of answering.
+    """The process has ended instead of answering."""
 
-    Attributes:
-        why: A clause that says how it ended.
-        timed_out: Whether its time was over.
-        signal: The signal that ended it, such as SIGFPE; "" for none.
-    """
-
-    why: str
+    why: str  # how it ended, in a clause
     timed_out: bool = False
-    signal: str = ""
+    signal: str = ""  # that ended it, such as SIGFPE
 
     def __str__(self) -> str:
         return self.why
@@ -123,7 +117,6 @@ class _Alarms:
         return process
 
     def cancel(self, key: object) -> None:
-        """Let a function not be called, unless it was."""
         with self._changed:
             self._due.pop(key, None)
 
@@ -286,7 +279,6 @@ class _Later(threading.Thread):
         self.function = _cancel  # what it holds may be large
 
     def result(self) -> Any:
-        """Return what the function gives, or raise its error."""
         self.join()
         if self._error is not None:
             raise self._error
@@ -384,7 +376,6 @@ class _Spare:
         self._kept: dict[Worker, object] = {}  # with what cancels their end
 
     def take(self) -> Worker:
-        """Return a process."""
         with self._lock:
             while self._kept:
                 worker, end = self._kept.popitem()

@@ -62,22 +62,14 @@ Found = list[list[np.ndarray] | str]  # the outputs for each feed, or why it doe
 
 
 class RunError(ModelError):
-    """A model that onnxruntime loads, and that fails on some inputs.
+    """A model that onnxruntime loads, and that fails on some inputs."""
 
-    Attributes:
-        message: What onnxruntime says, or how the process ended.
-        signal: The one that ended the process that the model ran in, such as SIGFPE.
-        model, feed: What ran then, and on which inputs.
-        timed_out: Whether the run took too long.
-        is_final: Whether the model is not run any more, because runs before took too long or ended the process.
-    """
-
-    message: str = ""
-    signal: str = ""
-    model: Path | Model | None = None
+    message: str = ""  # of onnxruntime, or how the process ended
+    signal: str = ""  # that ended the process that the model ran in, such as SIGFPE
+    model: Path | Model | None = None  # what ran then
     feed: Mapping[str, np.ndarray] = MappingProxyType({})
     timed_out: bool = False
-    is_final: bool = False
+    is_final: bool = False  # whether it is not run any more: runs before took too long, or ended the process
 
     @classmethod
     def of(cls, message: str, label: str, problem: str = "onnxruntime fails") -> RunError:
@@ -413,7 +405,6 @@ class BoundSession:
         return True
 
     def _forget(self, name: str) -> None:
-        """Let the next array of an output be a new one."""
         self._outputs[name] = None
         self._bound.pop(name, None)
         self._kept.pop(name, None)

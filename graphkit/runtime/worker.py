@@ -103,7 +103,6 @@ class _Server:
         self.floor = allocated_bytes() + ROOM + STACKS * (os.cpu_count() or 1)
 
     def reply(self, request: Message, arena: Arena) -> Message:
-        """Carry out a request."""
         try:
             for number in request.get("drop", list(self.sessions)):
                 self.sessions.pop(number, None)

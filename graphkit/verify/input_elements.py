@@ -158,7 +158,6 @@ class Marks(Struct, frozen=True):
     floats: tuple[float, ...] = ()
 
     def __or__(self, other: Marks) -> Marks:
-        """Return both."""
         return Marks(_distinct((*self.integers, *other.integers)), _distinct((*self.floats, *other.floats)))
 
 

@@ -44,17 +44,12 @@ C = TypeVar("C", bound=Call)
 
 
 class Outcome(Struct, Generic[C], frozen=True, eq=False):
-    """A call, repeated by a candidate.
-
-    Attributes:
-        actual: The outputs of the candidate; none where it does not run.
-        error: Why it does not run, None where it does.
-    """
+    """A call, repeated by a candidate."""
 
     call: C
-    actual: Outputs
+    actual: Outputs  # of the candidate; none where it does not run
     differences: tuple[Difference, ...] = ()
-    error: GraphkitError | None = None
+    error: GraphkitError | None = None  # why it does not run
 
     @property
     def failure(self) -> str:

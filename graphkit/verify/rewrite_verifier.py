@@ -166,14 +166,11 @@ def verify_extract(
 
 
 class RewriteVerifier:
-    """A proof of a rewrite to run.
+    """A proof of a rewrite to run; its spec, options and progress are those of `verify_rewrite`.
 
     Args:
         models: The original, and what was made of it.
         sources: What onnxruntime is to load of each.
-        spec: The known facts about the original's input dims.
-        options: How to prove it.
-        progress: Called with the name of each step before it starts.
         part: Which part of the original the other model is; None for a rewrite of the whole.
 
     Attributes:
@@ -269,10 +266,9 @@ class RewriteVerifier:
             proof = self._run_once() if is_run_once else self._test_runs(1, has_edges=False)
             feeder, ran = self.two.feeder, [dict(run.dims) for run in proof.runs]
             found = (Edges(feeder, each, ran, forms.differing).where_models_differ() for each in feeder.flags())
-            ends_early = any(limit.most < LARGEST[0] for limit in forms.limits)  # at sizes that people have
-            if proof.passed and (
-                ends_early or any(edge.choices for edges in found for edge in edges)
-            ):  # or turns there
+            # models may part at sizes that people have, or where one of them turns
+            ends_early = any(limit.most < LARGEST[0] for limit in forms.limits)
+            if proof.passed and (ends_early or any(edge.choices for edges in found for edge in edges)):
                 proof = self._test_runs(1, has_edges=ends_early, differing=forms.differing)
             if proof.passed and any(proof.largest):  # float16 is rounded elsewhere: the runs measure that
                 forms = forms.without_rounding()

@@ -68,12 +68,7 @@ def call_within(call: Callable[[], T], seconds: float) -> T:
 
 
 class FsspecFile(Served):
-    """A file of a file system of fsspec.
-
-    Args:
-        url: Its address.
-        seconds: How long it may take to reach its server, as some libraries do at once.
-    """
+    """A file of a file system of fsspec, which has so many seconds to reach its server, as some do at once."""
 
     def __init__(self, url: str, seconds: float) -> None:
         self._url, self._scheme, self._seconds = url, scheme_of(url), seconds

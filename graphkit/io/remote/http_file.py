@@ -67,13 +67,7 @@ class Missing(Exception):
 
 
 class HttpFile(Served):
-    """A file on a web server.
-
-    Args:
-        url: Its address.
-        label: The address in messages, if that is another one.
-        headers: Further headers for its own server, and no other one that it redirects to.
-    """
+    """A file on a web server, `label` in messages; `headers` go to its own server, and to no other one."""
 
     def __init__(self, url: str, *, label: str = "", headers: Mapping[str, str] = {}) -> None:
         self.label, self._headers, self._idle = label or shown_url(url), dict(headers), 0.0

@@ -46,17 +46,10 @@ def open_url(url: str, options: RemoteOptions) -> tuple[Path, ByteSource | None]
 
 
 def models_in(url: str, *, recursive: bool = False) -> list[str]:
-    """Return the URLs of the models in a folder, in order.
+    """Return the URLs of the models in a folder, in order; with `recursive`, of those in its folders too.
 
-    Those of a repository of the hub are in it, or in its folder `onnx` where there are none.
-
-    Args:
-        url: The folder.
-        recursive: Whether to look into its folders too.
-
-    Raises:
-        UsageError: There is no model in it, its server lists no files, or packages are missing.
-        ModelError: It cannot be read.
+    Those of a repository of the hub are in it, or in its folder `onnx` where there are none. Raises UsageError where
+    there is no model, the server lists no files, or packages are missing; ModelError where it cannot be read.
     """
     shown, scheme = shown_url(url), "" if "::" in url else scheme_of(url)
     if scheme in ("http", "https"):

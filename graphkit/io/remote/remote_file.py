@@ -285,13 +285,7 @@ def predict_offsets(offsets: Sequence[int], end: int, count: int) -> list[tuple[
 
 
 class Window:
-    """The bytes of a file, as `bytes` has them.
-
-    Args:
-        size: How many they are.
-        parts: Those that are here.
-        fetch: What brings others there.
-    """
+    """The bytes of a file, as `bytes` has them: `parts` are here, and `fetch` brings others there."""
 
     def __init__(self, size: int, parts: Parts, fetch: Callable[[Sequence[Span]], None]) -> None:
         self._size, self._parts, self._fetch = size, parts, fetch

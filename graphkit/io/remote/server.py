@@ -55,31 +55,17 @@ class Served(ABC):
 
     @abstractmethod
     def open(self, first: int, known: Revision, sink: Sink, seconds: float) -> Head | None:
-        """Fetch the first bytes; None where there is no such file.
+        """Fetch the first bytes in so many seconds, none of the `known` revision; None where there is no such file.
 
-        Args:
-            first: How many bytes.
-            known: The revision of which no bytes are wanted.
-            sink: What takes the bytes.
-            seconds: How long it may take.
-
-        Raises:
-            ModelError: It cannot be read.
+        Raises ModelError where it cannot be read.
         """
 
     @abstractmethod
     def fetch(self, spans: Sequence[Span], head: Head, sink: Sink, *, total: float | None, idle: float) -> None:
-        """Fetch parts of it, all at once.
+        """Fetch parts of it, all at once, from answers of the size and revision of `head`.
 
-        Args:
-            spans: The parts.
-            head: Its size and revision, which every answer has to have.
-            sink: What takes the bytes.
-            total: Seconds that all of it may take, None for any time.
-            idle: Seconds that may pass without a byte.
-
-        Raises:
-            ModelError: It cannot be read, or has changed.
+        It may take `total` seconds, None for any time, of which `idle` may pass without a byte. Raises ModelError
+        where it cannot be read, or has changed.
         """
 
     @abstractmethod
@@ -110,15 +96,7 @@ def part_spans(spans: Iterable[Span], most: int) -> list[Span]:
 
 
 class Parts:
-    """A file with holes, and where it has none.
-
-    Args:
-        path: Where it is made; its folder exists.
-        label: The name of the file on the server, for messages.
-
-    Attributes:
-        spans: The parts that are here, in order, none of which touch.
-    """
+    """A file with holes, made at `path`; `spans` are the parts that are here, in order, none of which touch."""
 
     def __init__(self, path: Path, label: str) -> None:
         self.path, self._label = path, label

@@ -66,13 +66,7 @@ def read_feeds(model: str, question: Mapping[str, str]) -> list[dict[str, Any]]:
 
 
 def try_model(model: str, question: Mapping[str, str], start: Callable[[], Run]) -> dict[str, Any]:
-    """Return the numbers of a model that was compiled, none where no trial is asked for, or why there are none.
-
-    Args:
-        model: The model.
-        question: As it was asked.
-        start: Returns what runs the compiled model.
-    """
+    """Return the numbers of a compiled model that `start` runs, or why there are none; nothing without a trial."""
     if "feeds" not in question:
         return {}
     try:
@@ -82,13 +76,7 @@ def try_model(model: str, question: Mapping[str, str], start: Callable[[], Run])
 
 
 def compare_outputs(model: str, feeds: Sequence[Mapping[str, Any]], run: Run) -> list[dict[str, Any]]:
-    """Return how far each output is from that of onnxruntime's CPU: the least cosine, the largest relative error.
-
-    Args:
-        model: The model that gives what is wanted.
-        feeds: Run by run.
-        run: Runs the other one.
-    """
+    """Return how far `run` is from onnxruntime's CPU in each output: the least cosine, the largest relative error."""
     numpy, onnxruntime = importlib.import_module("numpy"), importlib.import_module("onnxruntime")
     cpu = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     names = [value.name for value in cpu.get_outputs()]

@@ -126,12 +126,7 @@ def calibration(feeds: Sequence[Mapping[str, Any]], folder: Path) -> Path:
 
 
 def placement(log: str, operators: Mapping[str, str]) -> dict[str, Any]:
-    """Return where nodes and layers are, from the log of a build.
-
-    Args:
-        log: What it printed.
-        operators: Of the model, by the name of the node.
-    """
+    """Return where nodes and layers are, from the log of a build; `operators` are the model's, by the node's name."""
     places: dict[tuple[str, str], dict[str, Any]] = {}
     parts, last = {"device": 0, "cpu": 0}, ""
     origins, ends = fused_nodes(log, operators)
