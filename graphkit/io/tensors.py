@@ -16,13 +16,7 @@ from onnx import TensorProto
 
 from graphkit.dtypes import BITS, COMPLEX, TYPED_FIELDS
 from graphkit.errors import ModelError
-from graphkit.io.byte_source import (
-    DataFile,
-    external_extent,
-    find_data_file,
-    shown_path,
-    source_of,
-)
+from graphkit.io.byte_source import DataFile, external_extent, find_data_file, shown_path, source_of
 from graphkit.io.wire import Reference, encode_bytes
 
 MAX_ELEMENTS = (1 << 63) - 1

@@ -49,13 +49,7 @@ from graphkit.verify.candidate_sessions import Counted, Part, TwoModels, prove_i
 from graphkit.verify.comparator import element_counts
 from graphkit.verify.feeder import KINDS, Feeder, Run
 from graphkit.verify.input_elements import Kind
-from graphkit.verify.interface_changes import (
-    Change,
-    computed_dims,
-    find_narrowing,
-    input_changes,
-    output_changes,
-)
+from graphkit.verify.interface_changes import Change, computed_dims, find_narrowing, input_changes, output_changes
 from graphkit.verify.proof_engine import fatal_error, repeat_calls, run_isolated
 from graphkit.verify.proof_runs import (
     RunRecord,
