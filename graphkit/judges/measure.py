@@ -329,9 +329,8 @@ def _possible_atoms(taken: Sequence[Observation], refused: Sequence[Observation]
     yield from (Atom(key, name) for name in names for key in ("constant", "computed"))
     yield from dict.fromkeys(Atom("readers", value=each.readers) for each in taken if each.readers)
     yield from dict.fromkeys(Atom("producers", *pair) for each in taken for pair in each.producers.items())
-    yield from dict.fromkeys(
-        Atom("values", *pair) for each in taken for pair in each.values.items() if pair[1] is not None
-    )
+    values = (pair for each in taken for pair in each.values.items() if pair[1] is not None)
+    yield from dict.fromkeys(Atom("values", *pair) for pair in values)
     yield from (Atom("planes_of", value=number) for number in PLANES)
     yield from dict.fromkeys(Atom("attributes", *pair) for each in taken for pair in each.attributes.items())
     equations = sorted({str(each.attributes["equation"]) for each in taken if "equation" in each.attributes})

@@ -125,9 +125,8 @@ def make_prompts(contract: BundleContract, originals: Originals, seed: int) -> l
             chosen.append(maker.make(length, rows, slots, source, is_padded=is_padded))
     if batch > 2:  # each row may read what is another's; the longest of those that are tried at both levels stays last
         place = max(1, sum(prompt.at_both_levels for prompt in chosen) - 1)
-        chosen[place:place] = [
-            maker.make(maker.legal_length(min(FEW, max(slots - 1, 1))), batch, slots, maker.sources[0], is_padded=True)
-        ]
+        length = maker.legal_length(min(FEW, max(slots - 1, 1)))
+        chosen.insert(place, maker.make(length, batch, slots, maker.sources[0], is_padded=True))
     chosen[1:1] = maker.special(originals.models, slots) if len(chosen) > 1 else []
     return chosen
 

@@ -159,10 +159,8 @@ class BundleVerifier:
     def run(self) -> BundleProof:
         """Decode with the bundle at both levels, check its state and its options, and look for causes."""
         notes, progress = [*self._notes()], self.progress
-        is_cpu = self.provider.is_cpu
-        written = IsolatedBundle(
-            self.folder, optimize=not is_cpu, prepack=False, unchecked=True, provider=self.provider
-        )
+        provider, is_cpu = self.provider, self.provider.is_cpu
+        written = IsolatedBundle(self.folder, optimize=not is_cpu, prepack=False, unchecked=True, provider=provider)
         bundle = written if self.wide is None else self.wide.open(self.folder, optimize=False)
         runs = self._run_prompts(bundle, self.prompts, self.truth, portion_of(progress, 0.4, 0.65))
         junk = JUNK if self.is_static else math.nan
@@ -192,9 +190,9 @@ class BundleVerifier:
             checks[SAME] = " ".join(dict.fromkeys(str(fact) for fact in facts if fact.is_sure)).removesuffix(".")
         if not is_cpu:
             nodes = [f"Nodes of the bundle, as onnxruntime placed them: {placed_text(placed)}."] if placed else []
-            fault, near = placement_fault(placed, self.provider), self.allowed.near
+            fault, near = placement_fault(placed, provider), self.allowed.near
             given = (tuple(structs.replace(run, optimized=True) for run in runs), checks, (*notes, *nodes))
-            return BundleProof(near, near, *given, (*causes, *([fault] if fault else [])), provider=str(self.provider))
+            return BundleProof(near, near, *given, (*causes, *([fault] if fault else [])), provider=str(provider))
         fused: Bundle = IsolatedBundle(self.folder, unchecked=True)
         halves += [] if self.wide is None else self._run_halves(fused)
         fused = fused if self.wide is None else self.wide.open(self.folder, optimize=True)
@@ -429,9 +427,8 @@ def equal_tokens(
             expected = begin_prompt(oracle, prompt)[:, -1]
             actual = start_bundle(bundle, prompt)[:, -1]
             steps = min(STEPS, contract.lengths[0].most - prompt.tokens.shape[1] + 1)
-            for number, (tokens, _) in enumerate(
-                decode_greedily(expected, lambda ids: oracle.step(ids)[:, -1], steps), 1
-            ):
+            chosen = decode_greedily(expected, lambda ids: oracle.step(ids)[:, -1], steps)
+            for number, (tokens, _) in enumerate(chosen, start=1):
                 equal += int((actual.argmax(-1) == tokens).sum())
                 tried += len(tokens)
                 if number < steps:

@@ -188,9 +188,8 @@ class TwoModels(Struct, frozen=True):
             return Counted(opened(optimize=True), f"proving: {name}, default level", runs, progress)
 
         rewritten = partial(open_counted, self.rewritten_session, "the rewritten model")
-        return LevelRuns(rewritten, self.known), LevelRuns(
-            partial(open_counted, self.original, "the original"), self.feed
-        )
+        original = partial(open_counted, self.original, "the original")
+        return LevelRuns(rewritten, self.known), LevelRuns(original, self.feed)
 
 
 def prove_inlined(

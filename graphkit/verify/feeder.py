@@ -187,9 +187,7 @@ class _Reader(Struct, frozen=True):
         if node.is_op(*MEETING):
             constants = [number for value in node.inputs for number in _constant_integers(value)]
             dims = [dim for value in node.inputs if constants for dim in self._counted_dims(value)]
-            yield from (
-                threshold for dim in dims for number in constants for threshold in _threshold_of_dim(number, dim)
-            )
+            yield from (each for dim in dims for number in constants for each in _threshold_of_dim(number, dim))
         elif cut := cut_bounds(node):  # of an axis that grows, by a constant; or of a table, by a dim
             sizes, bounds = self.shapes.dims(node.input(0)), cut[:2]
             axes = list(_constant_integers(cut[2])) or list(range(len(sizes or ())))

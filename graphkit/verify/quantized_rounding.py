@@ -46,9 +46,8 @@ def moved_copies(model: Model) -> tuple[Model, ...]:
         proto, taken, nodes = copy_proto(model), names_in(model.scopes), list[onnx.NodeProto]()
         for node in proto.graph.node:
             if node.op_type == "QuantizeLinear" and not node.domain and node.input[1] in scalars:
-                count, distance, moved = (
-                    free_name(f"{node.output[0]}_{part}", taken) for part in ("steps", "distance", "moved")
-                )
+                names = [f"{node.output[0]}_{part}" for part in ("steps", "distance", "moved")]
+                count, distance, moved = (free_name(name, taken) for name in names)
                 taken |= {count, distance, moved}
                 constant = numpy_helper.from_array(np.float32(steps))
                 nodes.append(helper.make_node("Constant", [], [count], value=constant))

@@ -305,12 +305,10 @@ class RewriteProof(Proof):
             yield table("Run:number | Dims:code | Max abs:number | Max rel:number | Result", rows)
             yield from self._output_blocks()
             yield from self.weights.blocks()
-        if self.level.runs:
-            runs = "the same run" if self.level.runs == 1 else f"the same {self.level.runs} runs"
-            allowed = f"tolerance {self.level.tolerance:g} of the largest magnitude in each output"
-            yield Prose(
-                f"At onnxruntime's default level, in {runs}; {allowed}. Largest difference: {self.level.result}."
-            )
+        if (level := self.level).runs:
+            runs = "the same run" if level.runs == 1 else f"the same {level.runs} runs"
+            allowed = f"tolerance {level.tolerance:g} of the largest magnitude in each output"
+            yield Prose(f"At onnxruntime's default level, in {runs}; {allowed}. Largest difference: {level.result}.")
         skipped = Counter((str(run), run.reason) for run in self.skipped)
         for (where, reason), count in list(skipped.items())[:MAX_SKIPPED]:
             runs = f" (in {count} runs)" if count > 1 else ""

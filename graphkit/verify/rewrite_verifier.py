@@ -229,10 +229,8 @@ class RewriteVerifier:
         others = (after,) if part is None or part.branch is not None else ()
         is_unpadded = options.is_unpadded
         feeder = Feeder(before, legal, arrays, options.seed, others=others, kinds=kinds, is_unpadded=is_unpadded)
-        input_names = frozenset(value.name for value in after.graph.inputs)
-        self.two = TwoModels(
-            (source, target), (before, after), feeder, input_names, names, part=part, provider=provider
-        )
+        inputs = frozenset(value.name for value in after.graph.inputs)
+        self.two = TwoModels((source, target), (before, after), feeder, inputs, names, part=part, provider=provider)
         self.spec, self.options, self.progress = spec, options, progress
         of_copy, of_float16 = [copy.note] if copy is not None else [], [FLOAT16_NOTE] if is_default else []
         self.notes = (*contradictions, *of_copy, *of_float16)

@@ -127,9 +127,8 @@ class _Converter:
                 elif attribute.type == onnx.AttributeProto.TENSOR and attribute.t.data_type == self.half:
                     array = self.model.array(attribute.t).astype(np.float32)
                     if self.rng is not None and array.ndim and node.op_type == "Constant":
-                        array = np.where(
-                            np.abs(array) < LIKE_INFINITY, array * self._shaking_factors(array.shape), array
-                        )
+                        moved = array * self._shaking_factors(array.shape)
+                        array = np.where(np.abs(array) < LIKE_INFINITY, moved, array)
                     attribute.t.CopyFrom(numpy_helper.from_array(array, attribute.t.name))
                 elif attribute.name in DTYPES and attribute.i == self.half:
                     attribute.i = SINGLE

@@ -162,9 +162,8 @@ def _prove_loop(
         return difference.absolute, "" if is_near else f"logits of {step.where}: {fault}"
 
     pairs = enumerate(zip(expected.steps(), actual.steps(), strict=True), start=1)
-    agreement = follow_steps(
-        (Step(f"step {at}", mine, partial(dict, theirs)) for at, (mine, theirs) in pairs), rule, any_width=False
-    )
+    repeated = (Step(f"step {at}", mine, partial(dict, theirs)) for at, (mine, theirs) in pairs)
+    agreement = follow_steps(repeated, rule, any_width=False)
     worst = agreement.worst if math.isfinite(agreement.worst) else None
     return LoopProof(prompt, steps, worst, agreement.failure, note)
 

@@ -56,9 +56,8 @@ def _dtypes_of(model: Model) -> set[int]:
 
 def rounds_activations(model: Model) -> bool:
     """Whether a model rounds activations to 8 bits: a difference in the last digit may become one of 1/255."""
-    return any(
-        node.op_type in ROUNDING or node.attr("accuracy_level", 0) == IN_8_BITS for node in all_nodes(model.scopes)
-    )
+    nodes = all_nodes(model.scopes)
+    return any(node.op_type in ROUNDING or node.attr("accuracy_level", 0) == IN_8_BITS for node in nodes)
 
 
 def float16_tolerance(model: Model) -> float:

@@ -133,9 +133,8 @@ class ModelComparison(Result):
         """Return where the models differ, a sentence each."""
         if not any(tensor.node for tensor in self.tensors):
             return ("Nothing that the models compute could be matched, so nothing is compared.",)
-        if len(self.models) == 2 and self.unmatched_outputs == tuple(
-            each.name for each in self.models[0].graph.outputs
-        ):
+        outputs = self.models[0].graph.outputs if len(self.models) == 2 else None
+        if outputs is not None and self.unmatched_outputs == tuple(each.name for each in outputs):
             return ("No output of A could be matched, so none is compared.",)
         return tuple(f"{d.tensor} differs: {' '.join(c.text for c in d.causes)}" for d in self.divergences)
 
