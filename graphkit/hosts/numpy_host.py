@@ -94,7 +94,7 @@ class Host:
         self.given: dict[str, np.ndarray] = {}
         self.batch = self.contract.sequences
         self.position, self.valid = 0, [0] * self.batch
-        self.run = run if run is not None else _Sessions(self.folder, provider)
+        self.run = run if run is not None else _run_in_onnxruntime(self.folder, provider)
 
     @property
     def pads_sounds(self) -> bool:
@@ -351,27 +351,21 @@ def _table_rows(folder: Path, table: Table) -> np.ndarray:
         raise ModelError(f"table '{table.name}' cannot be read: {error}", file=str(folder / table.file)) from error
 
 
-class _Sessions:
-    """Methods in onnxruntime, each opened when it is first run."""
+def _run_in_onnxruntime(folder: Path, provider: Provider | str) -> Run:
+    """Return what runs methods in onnxruntime, each opened when it is first run."""
+    from graphkit.runtime.session import CapturedSession, Session, as_provider
 
-    def __init__(self, folder: Path, provider: Provider | str) -> None:
-        from graphkit.runtime.session import as_provider
+    known, opened = as_provider(provider), dict[str, Session]()
 
-        self.folder, self.provider = folder, as_provider(provider)
-        self.opened: dict[str, Run] = {}
+    def run(method: Method, feed: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        if method.name not in opened and known.capture:
+            zeros = {port.name: np.zeros(port.shape, port.dtype) for port in (*method.inputs, *method.outputs)}
+            opened[method.name] = CapturedSession(folder / method.file, zeros, optimize=True, provider=known)
+        elif method.name not in opened:
+            opened[method.name] = Session(folder / method.file, optimize=True, provider=known)
+        return opened[method.name].run(feed)
 
-    def __call__(self, method: Method, feed: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        from graphkit.runtime.session import CapturedSession, Session
-
-        if method.name not in self.opened:
-            session: Session
-            if self.provider.capture:
-                zeros = {port.name: np.zeros(port.shape, port.dtype) for port in (*method.inputs, *method.outputs)}
-                session = CapturedSession(self.folder / method.file, zeros, optimize=True, provider=self.provider)
-            else:
-                session = Session(self.folder / method.file, optimize=True, provider=self.provider)
-            self.opened[method.name] = lambda _, feed: session.run(feed)
-        return self.opened[method.name](method, feed)
+    return run
 
 
 def slots_mask(past: int, capacity: int, window: int, floor: float) -> np.ndarray:
