@@ -63,8 +63,6 @@ LISTS = {
     "suppress": ("suppress_tokens", "Never chosen."),
     "begin_suppress": ("begin_suppress_tokens", "Not chosen first or, where a first token is forced, second."),
 }  # of tokens, each with its name among the rules for choosing them
-
-
 IDS = {
     "source": "the rows of the tokens of the source, then the row of pad for the rest,",
     "token": "the row of the token",

@@ -83,8 +83,7 @@ def checked_feeds(
     kept: int = 0,
     legal: Mapping[str, LegalSize] = {},
 ) -> Feeds:
-    """Return the feeds of a method, with a mask of ones where it is left out; UsageError for what is missing or too
-    large.
+    """Return the feeds of a method, a mask that is left out as ones; UsageError for what is missing or too large.
 
     `most` says the largest that each size may be, and `legal` which sizes are legal where not all up to that are. Where
     a method can choose, it gives the logits of `kept` of the last tokens; 0 for all of them.

@@ -60,12 +60,11 @@ class _Reading:
 
     def is_other_constant(self, value_a: Value, value_b: Value) -> bool:
         """Whether a node reads another constant than before, where one of the two is in both models."""
-        if value_a.name == value_b.name or self.matching.agree(value_a, value_b):
+        agree = self.matching.agree
+        if value_a.name == value_b.name or agree(value_a, value_b):
             return False
         before, after = value_a.scope.find(value_b.name), value_b.scope.find(value_a.name)
-        return (before is not None and self.matching.agree(before, value_b)) or (
-            after is not None and self.matching.agree(value_a, after)
-        )
+        return (before is not None and agree(before, value_b)) or (after is not None and agree(value_a, after))
 
 
 def node_changes(matching: NodeMatching) -> tuple[NodeChanges, ReadConstants]:

@@ -206,8 +206,8 @@ class _Maker:
         """Yield prompts of one row with special tokens at the first, a middle and the last place, and twice."""
         if self.width:
             return
-        special = special_tokens(models, self.inputs.bound(self.tokens) or 0)
-        tokens, length = [*special.pads, *special][:SPECIAL], self.legal_length(min(len(PATTERN), slots - 1))
+        special, pads = special_tokens(models, self.inputs.bound(self.tokens) or 0)
+        tokens, length = [*pads, *special][:SPECIAL], self.legal_length(min(len(PATTERN), slots - 1))
         for turn in range(len(tokens)):
             named = {name: tokens[(turn + place) % len(tokens)] for place, name in enumerate("abc")}
             prompt = self.make(length, 1, slots, self.sources[0], is_padded=False)

@@ -192,13 +192,11 @@ def edges_of(dtype: np.dtype, draw: Draw, marks: Marks) -> np.ndarray:
         return np.array(_distinct(fitting), dtype)
     if draw.kind == "not finite":
         return np.array(NOT_FINITE).astype(dtype)
-    if draw.kind == "extremes":
-        info = finfo(dtype)  # type: ignore[no-untyped-call]
-        least, most = float(info.min), float(info.max)
-        with np.errstate(over="ignore"):
-            large: np.ndarray = np.clip(np.array(LARGE_FLOATS), least, most).astype(dtype)
-            return large
     with np.errstate(over="ignore"):
+        if draw.kind == "extremes":
+            info = finfo(dtype)  # type: ignore[no-untyped-call]
+            large: np.ndarray = np.clip(np.array(LARGE_FLOATS), float(info.min), float(info.max)).astype(dtype)
+            return large
         near = [number for mark in marks.floats for number in (mark, np.nextafter(mark, -np.inf), mark + 1, mark - 1)]
         return np.array((*FLOATS, *near)).astype(dtype)
 
@@ -281,16 +279,11 @@ class Defaults(Struct, frozen=True):
         return {name: other(array) for name, array in self.arrays.items()}
 
 
-class Special(tuple[int, ...]):
-    """Tokens, in order; `pads` are those that a model takes for padding by itself wherever they stand."""
-
-    pads: tuple[int, ...] = ()
-
-
-def special_tokens(models: Sequence[Model], vocabulary: int) -> Special:
+def special_tokens(models: Sequence[Model], vocabulary: int) -> tuple[list[int], list[int]]:
     """Return the special tokens of an export: those that ids are compared with, of its configuration and tokenizer.
 
-    These files are read where they are beside the models. Tokens are below `vocabulary`.
+    The second are those that a model takes for padding by itself wherever they stand. The files are read where they are
+    beside the models. Tokens are below `vocabulary`.
     """
     compared = {token: nodes for model in models for token, nodes in _compared_constants(model).items()}
     pads = list[int]()  # whose comparisons give a mask, and find no place, as those of an end token do
@@ -309,9 +302,7 @@ def special_tokens(models: Sequence[Model], vocabulary: int) -> Special:
         entries = [entry for entry in listed if isinstance(entry, Mapping)] if isinstance(listed, list) else []
         named += [each for entry in entries if isinstance(each := entry.get("id"), int)]
     known = [token for token in dict.fromkeys([*compared, *named]) if 0 <= token < vocabulary and token not in pads]
-    special = Special(known[:MOST])
-    special.pads = tuple(token for token in pads if token < vocabulary)
-    return special
+    return known[:MOST], [token for token in pads if token < vocabulary]
 
 
 def place_token(token: int, ids: Sequence[int], where: Sequence[int], usual: int) -> list[int]:

@@ -99,8 +99,8 @@ class _Proof:
         self.inputs = ExportInputs(originals.models, self.rng)
         self.draws = itertools.count()
         self.vocabulary = self.host.vocabulary = vocabulary_size(self.contract)
-        self.special = special_tokens(originals.models, self.vocabulary)
-        pads = {self.contract.tokens["pad"], *self.special.pads}
+        self.special, self.pads = special_tokens(originals.models, self.vocabulary)
+        pads = {self.contract.tokens["pad"], *self.pads}
         everything = range(self.vocabulary)
         self.plain = np.array([token for token in everything if token not in pads] or everything)
         masks = {value.name for model in originals.models for value in model.roles.polarities}
@@ -151,7 +151,7 @@ class _Proof:
         notes, caveats = [*self._left_out(lengths)], [*self._caveats()]
         if self._steps and all(run.tokens <= 1 for run in runs):
             notes.append("The original chooses one token all the way: here equal tokens tell nothing, and logits do.")
-        for token in self.special.pads:
+        for token in self.pads:
             notes.append(f"The original takes token {token} for padding wherever it stands: no source has it.")
         if math.isfinite(self.tolerance) and (ties := sum(run.others for run in runs)):
             steps = count_things(ties, "step(s)")

@@ -90,8 +90,7 @@ def propose_assignments(
     max_cost: int = MAX_COST,
     rows: Sequence[Row] = ROWS,
 ) -> Iterator[Proposal]:
-    """Yield legal assignments, each once, the most telling first; those of `rows`, sizes that go well together, come
-    first.
+    """Yield legal assignments, each once, the most telling first, those of `rows` before others.
 
     `successes` are those that ran; the caller adds to it while it iterates. One of which more than `max_cost` elements
     are computed is only tried where none ran. `is_first` says whether a merged decoder runs the branch that does not

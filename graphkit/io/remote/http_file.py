@@ -144,11 +144,8 @@ class HttpFile(Served):
     async def _fetch_part(self, span: Span, head: Head | None, known: Revision, sink: Sink) -> Head:
         """Fetch a part of it, with some more attempts from where one broke off; return what the answers say.
 
-        Args:
-            span: The part.
-            head: The size and revision that answers have to have; None where nothing is known of the file yet.
-            known: The revision of which no bytes are wanted.
-            sink: What takes the bytes.
+        Answers have to have the size and revision of `head`, None where nothing is known of the file yet; of the
+        `known` revision no bytes are wanted.
         """
         tries, counted_from, at = 0, span[0], span[0]
         while True:
@@ -184,10 +181,8 @@ class HttpFile(Served):
     async def _answer(self, span: Span, known: Revision) -> AsyncIterator[aiohttp.ClientResponse]:
         """Give the answer to a request for a part, wherever that leads; what is not read of it stays with the server.
 
-        Raises:
-            Again: The way to the server has a fault that may pass, such as while the answer is read.
-            Fault: It has one that does not.
-            TimeoutError: The server is too slow.
+        Raises Again where the way to the server has a fault that may pass, also while the answer is read; Fault where
+        it has one that does not; TimeoutError where the server is too slow.
         """
         url = self._final or self._address
         headers = {"Accept-Encoding": "identity"}
@@ -246,18 +241,11 @@ class HttpFile(Served):
 
 
 def check_answer(answer: aiohttp.ClientResponse, span: Span, head: Head | None, known: Revision) -> tuple[Head, Span]:
-    """Return what an answer says of the file, and which part of it follows.
+    """Return what an answer to a request for a part says of the file, and which part of it follows.
 
-    Args:
-        answer: The answer.
-        span: The part that was asked for.
-        head: What answers before said, None for the first one.
-        known: The revision of which no bytes are wanted.
-
-    Raises:
-        Again: The server has a fault that may pass.
-        Fault: It has one that does not, or the file has changed.
-        Missing: There is no such file, and no answer said otherwise.
+    `head` is what answers before said, None for the first one; of the `known` revision no bytes are wanted. Raises
+    Again where the server has a fault that may pass; Fault where it has one that does not, or the file has changed;
+    Missing where there is no such file, and no answer said otherwise.
     """
     status, headers = answer.status, answer.headers
     revision = Revision(headers.get("ETag", ""), headers.get("Last-Modified", ""))
