@@ -16,6 +16,7 @@ import tempfile
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import BinaryIO, NamedTuple
 
@@ -251,14 +252,10 @@ def in_shown_paths(message: str) -> str:
     return message
 
 
-def standing_for(path: Path, label: str) -> Callable[[], None]:
+def standing_for(path: Path, label: str) -> Callable[[], object]:
     """Let messages name a file or a folder, and all in it, by a label, until the returned function is called."""
     _PLACES[path] = label
-
-    def end() -> None:
-        _PLACES.pop(path, None)
-
-    return end
+    return partial(_PLACES.pop, path, None)
 
 
 @contextlib.contextmanager
