@@ -41,6 +41,8 @@ DESCRIBED = {
 DECODERS = ("first-step decoder", "decoder with past", "merged decoder", "decoder-only")
 ENCODERS = ("encoder", "vision")
 JOINED = {"decoder", "dec", "predictor", "prediction", "prednet"}  # words in the inputs of a transducer's joiner
+# Operators of ONNX Runtime that run whole decoders as attributes.
+SEARCHES = {"BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch"}
 
 
 @dataclass(frozen=True)
@@ -250,9 +252,6 @@ def _shape_elements(value: Value | None, depth: int = 2) -> list[int | None]:
 
 
 # Control flow: If, Loop, Scan and search operators, the values they capture, and the conditions of Ifs.
-
-# Operators of ONNX Runtime that run whole decoders as attributes.
-SEARCHES = {"BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch"}
 
 
 class Branch(Struct, frozen=True):

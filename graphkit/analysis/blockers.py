@@ -32,6 +32,7 @@ from graphkit.targets import Target, load_target
 SHOWN = 5  # nodes of one group, in a text
 NO_REWRITE = "no rewrite known"
 FREEZABLE: tuple[Cause, str] = ("dynamic shape", INPUT_DIMS)
+Group = tuple[Cause, str, str, str | None]
 
 
 class Share(Struct, frozen=True):
@@ -247,9 +248,6 @@ def _count_text(count: Expr | None) -> str:
 
 def _percent_text(part: float | None) -> str:
     return "" if part is None else f"{100 * part:.3g} %"
-
-
-Group = tuple[Cause, str, str, str | None]
 
 
 def _group_obstacles(obstacles: Sequence[Obstacle]) -> dict[Group, list[Obstacle]]:

@@ -34,6 +34,7 @@ from graphkit.render.document_blocks import Block, Cell, Column, Heading, Prose,
 from graphkit.render.result import Result
 
 TITLED = 3  # models in the title of a page
+ROW_SECTIONS = ("summary", "architecture", "interface", "shape-ops")
 
 
 class ComparisonRow(Struct, frozen=True):
@@ -200,9 +201,6 @@ def compare(
         return comparison
     folders = group_pairs((each.model.path and each.model.path.parent, each) for each in facts)
     return replace(comparison, commands=tuple(step for group in folders.values() for step in folder_steps(group)))
-
-
-ROW_SECTIONS = ("summary", "architecture", "interface", "shape-ops")
 
 
 def _comparison_row(model: Model, made: Mapping[str, Result]) -> ComparisonRow:

@@ -41,6 +41,10 @@ from graphkit.shapes import Expr, infer
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 
 DEFAULT_CONTEXT = 2048
+COUNTERS = ("Range", "CumSum")
+# Operators that keep which positions are counted
+KEEPING = PRESERVING | CUTTING | operator_set("Cast Clip Max Min Mul")
+QUANTIZED = (TensorProto.INT8, TensorProto.UINT8)  # dtypes of tables that are rounded to 8 bits
 
 
 class Feed(Struct, frozen=True):
@@ -366,12 +370,6 @@ def cache_layout(past: TensorType | None, present: TensorType | None, entry: Cac
     inner = [dim for dim in rest if isinstance(dim, int)]
     heads, head_dim = (inner[0], inner[1]) if len(inner) == 2 else (None, inner[0] if len(inner) == 1 else None)
     return Layout(heads, head_dim, axis, size, 0, layers)
-
-
-COUNTERS = ("Range", "CumSum")
-# Operators that keep which positions are counted
-KEEPING = PRESERVING | CUTTING | operator_set("Cast Clip Max Min Mul")
-QUANTIZED = (TensorProto.INT8, TensorProto.UINT8)  # dtypes of tables that are rounded to 8 bits
 
 
 @lru_cache(maxsize=4)  # the sections of a report ask several times

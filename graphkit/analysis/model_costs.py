@@ -40,6 +40,11 @@ from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Expr, Shapes, infer, i
 
 SHOWN = 110  # characters of an expression, in a text
 LONG = 2000  # characters of an expression that the shares of a whole do not repeat
+WORDS = {"macs": "MACs", "operations": "operations", "bytes_moved": "bytes moved"}
+ALIVE, SHOWN_ALIVE = 10, 5  # tensors at the peak that are named, and in a text
+POINTS = 64  # of a curve
+OUTSIDE = "(no module)"  # of nodes whose names tell no module
+NUMBERED = re.compile(r".*?[./]?\b\w*[./]\d{1,9}(?=[./]|$)")  # up to the first number: `model/layers.0`, `h.0`
 
 
 class Quantity(Struct, frozen=True):
@@ -170,9 +175,6 @@ class CurvePoint(Struct, frozen=True):
     bytes_moved: int | None
     peak_bytes: int
     kv_cache_bytes: int | None
-
-
-WORDS = {"macs": "MACs", "operations": "operations", "bytes_moved": "bytes moved"}
 
 
 @dataclass(frozen=True)
@@ -354,10 +356,6 @@ class Costs(Result):
         return table(headings, rows, title=f"Over {self.over}")
 
 
-ALIVE, SHOWN_ALIVE = 10, 5  # tensors at the peak that are named, and in a text
-POINTS = 64  # of a curve
-
-
 def costs(
     model: ModelLike,
     spec: DimSpec = AS_DECLARED,
@@ -527,10 +525,6 @@ class _Count:
 
 def _arithmetic_intensity(macs: int | None, operations: int | None, moved: int | None) -> float | None:
     return None if macs is None or operations is None or not moved else (2 * macs + operations) / moved
-
-
-OUTSIDE = "(no module)"  # of nodes whose names tell no module
-NUMBERED = re.compile(r".*?[./]?\b\w*[./]\d{1,9}(?=[./]|$)")  # up to the first number: `model/layers.0`, `h.0`
 
 
 def group_of(node: Node, by: By) -> str:

@@ -84,6 +84,7 @@ FAULTS = {  # the kind of finding, its place, its sentence; how to export anew b
         "of the positions of a prompt onnxruntime's GroupQueryAttention reads the first alone: rows that begin with "
         "padding are placed wrongly", "without ort_fusions", "with rotary embeddings in plain operators"),
 }  # fmt: skip
+Row = tuple[str, int, list[Value]]  # a key of `FAULTS`, the size, the inputs that show it
 
 
 class FrozenSize(Struct, frozen=True):
@@ -321,9 +322,6 @@ def check_frozen_sizes(models: Iterable[Model], batch: int | None = None) -> tup
 def has_manifest(model: Model) -> bool:
     """Whether the manifest of transformers 5 lies beside a model."""
     return model.path is not None and (model.path.parent / MANIFEST).is_file()
-
-
-Row = tuple[str, int, list[Value]]  # a key of `FAULTS`, the size, the inputs that show it
 
 
 def _dims(value: Value | None) -> tuple[Dim, ...]:

@@ -32,6 +32,9 @@ from graphkit.render.document_blocks import Block, Prose, Table, table, table_of
 from graphkit.render.result import Result
 from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, declarations, infer
 
+WIDE = 60  # characters of a family's name
+WeightOrder = Literal["file", "bytes", "name"]
+
 
 class TensorOf(Struct, frozen=True):
     """A tensor that a node reads or gives."""
@@ -170,10 +173,6 @@ def _tensor_of(shapes: Shapes, value: Value | None) -> TensorOf:
     except FAILURES:
         size = None
     return TensorOf(value.name, dtype_name(tensor.dtype) if tensor.dtype else "?", dims, size, len(value.consumers))
-
-
-WIDE = 60  # characters of a family's name
-WeightOrder = Literal["file", "bytes", "name"]
 
 
 class WeightRow(Struct, frozen=True):

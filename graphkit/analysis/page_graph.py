@@ -31,6 +31,8 @@ T = TypeVar("T")
 REACH = 32  # how many times the size that is shown a slider reaches
 LEAST_REACH = 4096
 MAX_TEXT = 600  # characters of a relation
+UNKNOWN = "?"  # which the name of an element that is not known begins with
+NONE = -1  # the number of an input that is left out
 
 
 class PageSizes(Struct, frozen=True):
@@ -144,10 +146,6 @@ def _evaluate_at(expr: Expr, sizes: Mapping[str, int]) -> int | None:
         return expr.evaluate(sizes)
     except (KeyError, *FAILURES):
         return None
-
-
-UNKNOWN = "?"  # which the name of an element that is not known begins with
-NONE = -1  # the number of an input that is left out
 
 
 def _grouped_marks(marks: Iterable[NodeMark], numbers: Mapping[str, int], texts: _Numbers[str]) -> list[object]:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 COST_ROWS = 20
 HazardCheck = Callable[[Model, Hazards, Shapes], Hazards]
+LINE = 62  # columns of what a section says, beside its name
+HINT = "--only NAME shows a section, --full all of them."
 
 
 @dataclass(frozen=True)
@@ -244,10 +246,6 @@ class Report(Judged):
 
     def csv_tables(self) -> Iterator[Table]:
         return (single for section in self.sections.values() for single in section.csv_tables())
-
-
-LINE = 62  # columns of what a section says, beside its name
-HINT = "--only NAME shows a section, --full all of them."
 
 
 @dataclass(frozen=True)

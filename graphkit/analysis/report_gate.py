@@ -33,6 +33,8 @@ SLACK = 0.01  # part by which nodes and bytes may grow: exporters note their ver
 MEASURED = {"shape-chains"}  # kinds of findings that a measure tells of
 HOW = "write it with `graphkit report MODEL -o BASELINE.json`"
 Count = Annotated[int, Meta(ge=0)]
+VERDICT_FIELDS = ("role", "target", "sections", "nodes", "shape_nodes", "bytes", "kv_bytes_per_token")
+PARTITIONS = re.compile(r"(?<![^,\s])partitions:([1-9][0-9]{0,8})(?![^,\s])")
 
 
 class Measure(NamedTuple):
@@ -57,9 +59,6 @@ class LockedFinding(Struct, frozen=True):
     kind: str
     key: str
     count: Count
-
-
-VERDICT_FIELDS = ("role", "target", "sections", "nodes", "shape_nodes", "bytes", "kv_bytes_per_token")
 
 
 class LockedModel(Struct, frozen=True):
@@ -146,9 +145,6 @@ class Gate(Struct, frozen=True):
                     yield f"Partitions: {report.model}: {parts}"
         if self.baseline is not None:
             yield from self.baseline.regressions(made)
-
-
-PARTITIONS = re.compile(r"(?<![^,\s])partitions:([1-9][0-9]{0,8})(?![^,\s])")
 
 
 def read_partitions(text: str) -> tuple[str, int | None]:

@@ -27,6 +27,10 @@ AXES = {"axes", "axis", "roi"}  # are left out: nearly always constants, they do
 LIST_LIMIT = 3
 MAX_LENGTH = 4000  # beyond it, an expression shows only the name of the operator
 DRAWN_GROUPS, DRAWN_NODES = 3, 60
+SHOWN = 3  # meanings of a group in a text, and sets of symbols of each size
+WIDTH = 120  # characters of a meaning in a text
+UNKNOWN_DIM = re.compile(r"\?[0-9]+")
+MAX_SYMBOLS = 10  # of which pairs and triples are looked at
 
 
 class Source(Struct, frozen=True):
@@ -249,11 +253,6 @@ def _draw_cone(title: str, consumer: Node, name: str, shapes: ShapeTensors) -> D
     return Drawing(title, tuple(nodes), tuple(dict.fromkeys(edges)))
 
 
-SHOWN = 3  # meanings of a group in a text, and sets of symbols of each size
-WIDTH = 120  # characters of a meaning in a text
-UNKNOWN_DIM = re.compile(r"\?[0-9]+")
-
-
 class Meaning(Struct, frozen=True):
     """The elements that some shape tensors of a group share."""
 
@@ -305,9 +304,6 @@ def _cut_text(text: str) -> str:
         return text
     head, space, _ = text[: WIDTH - 3].rpartition(" ")
     return f"{head} ..." if space else f"{text[: WIDTH - 3]}..."
-
-
-MAX_SYMBOLS = 10  # of which pairs and triples are looked at
 
 
 class Freeze(Struct, frozen=True):

@@ -42,6 +42,15 @@ PACKED: Mapping[str, tuple[tuple[int, ...], str, int]] = {
     "com.microsoft.QMoE": ((2, 5, 8), "expert_weight_bits", 4),
 }
 WHOLE = (onnx.TensorProto.UINT8, onnx.TensorProto.INT8)  # dtypes that may hold packed elements
+StoredTensor = tuple[onnx.TensorProto, str | None, int]  # with the node that holds it, and its bytes
+LARGEST = 5
+LARGE_MATRIX = 1 << 20  # bytes of one that is looked for in other places
+STANDARD_DOMAINS = {"", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"}
+CONTRIB_DOMAINS = {"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"}
+PLACES, FIRST = 64, 4  # elements that are read of each matrix, and those that must be equal before the others are
+TELLING = 8  # numbers among them that differ, without which they say nothing
+BLOCK = 1024  # columns
+STEPS = 2654435761, 40503  # that spread the places over rows and columns
 
 
 class Weight(Struct, frozen=True):
@@ -137,13 +146,6 @@ def weight_bits(all_weights: Iterable[Weight]) -> tuple[WeightBits, ...]:
         for (dtype, bits), group in groups.items()
     )
     return tuple(sorted(rows, key=lambda row: -row.bytes))
-
-
-StoredTensor = tuple[onnx.TensorProto, str | None, int]  # with the node that holds it, and its bytes
-LARGEST = 5
-LARGE_MATRIX = 1 << 20  # bytes of one that is looked for in other places
-STANDARD_DOMAINS = {"", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training"}
-CONTRIB_DOMAINS = {"com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"}
 
 
 class DataFileRow(Struct, frozen=True):
@@ -451,12 +453,6 @@ def _model_problems(model: Model) -> Iterator[Finding]:
     copy = loadable_copy(model)
     for fault in () if copy is None else copy.faults:
         yield Finding("unloadable", fault, f"onnxruntime does not load it: {fault}; `graphkit fold` mends that.", fault)
-
-
-PLACES, FIRST = 64, 4  # elements that are read of each matrix, and those that must be equal before the others are
-TELLING = 8  # numbers among them that differ, without which they say nothing
-BLOCK = 1024  # columns
-STEPS = 2654435761, 40503  # that spread the places over rows and columns
 
 
 def _find_stored_twice(model: Model, tensors: Sequence[StoredTensor], *, reads_all: bool) -> Iterator[Finding]:

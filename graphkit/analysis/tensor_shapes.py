@@ -25,6 +25,8 @@ from graphkit.render.result import Result, tabled
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, declarations, infer
 
 UNKNOWN = re.compile(r"\?(\d+)\.")  # how the name of an unknown dim begins
+SHOWN_CONSUMERS = 3  # consumers of one Shape that are named
+SHOWN_NODES = 12  # in a text
 
 
 class ShapeRow(Struct, frozen=True):
@@ -220,10 +222,6 @@ def why_shape(
         kept.append(reads and bool(tensor.dims) and tensor.dims == shapes[before].dims and tensor.elements is None)
     lines = tuple(shapes.line(value) for value in chain)
     return WhyShape(name, plain_dims(shapes[key].dims), lines, tuple(kept[: len(chain)]))
-
-
-SHOWN_CONSUMERS = 3  # consumers of one Shape that are named
-SHOWN_NODES = 12  # in a text
 
 
 class Feeds(Struct, frozen=True):

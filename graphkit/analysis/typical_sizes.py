@@ -32,6 +32,10 @@ TYPICAL: Mapping[Axis, int] = {
     "space": 224,
     "other": 128,
 }
+SAMPLES = 16_000  # of a second of speech
+NODES, EDGES = 128, 512
+PIXELS = 224
+AUDIO = {"audio", "wav", "waveform", "waveforms", "speech", "samples"}
 
 
 class TypicalSizes:
@@ -91,12 +95,6 @@ def _runnable_sizes(legal: LegalSizes, shapes: Shapes, wish: Mapping[str, int]) 
         if nearest_sizes := next(search_nearest_sizes(legal.variables, [*legal.relations, *constraints], wish), None):
             return nearest_sizes
     return None
-
-
-SAMPLES = 16_000  # of a second of speech
-NODES, EDGES = 128, 512
-PIXELS = 224
-AUDIO = {"audio", "wav", "waveform", "waveforms", "speech", "samples"}
 
 
 def sizes_by_input(shapes: Shapes) -> dict[str, int]:

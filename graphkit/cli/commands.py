@@ -25,6 +25,7 @@ FETCHING = {
     "--download": "Fetch the whole file of a model on a server before it is read.",
     "--no-cache": "Keep no graphs of models on servers, and use none that were kept.",
 }  # flags, and their help
+NAMES = 24  # columns of options in a help text
 
 
 def reads_models(command: click.Command) -> click.Command:
@@ -75,9 +76,6 @@ COMMANDS: Mapping[str, str] = {  # and their modules
 }
 # All others read models, which may be on a server
 LISTING = ("contract", "explain", "targets", "providers", "judges", "schema", "examples", "completion")
-
-
-NAMES = 24  # columns of options in a help text
 
 
 def add_help_options(command: click.Command) -> None:

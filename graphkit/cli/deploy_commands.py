@@ -32,6 +32,8 @@ RUNS = {  # programs that decode
     "kotlin": "In an app: host.Loop(File(PATH)).generate(PROMPT, SOURCE, 32), where PATH is that of a copy of {folder}",
 }
 LANGUAGES = ("c", "rust", "typescript", "kotlin", "python")
+MOST = 4  # models of an export: an encoder, the decoders of the first and of later steps, a merged one
+OF_HUB = "onnx"  # the folder of a repository of the hub that has its models; the configuration is in the one above
 
 
 class Written(NamedTuple):
@@ -199,10 +201,6 @@ def transformers_js(path: Path, output: Path, options: TransformersJsOptions, pr
     report = transformers_js_folder(path, output, options, progress=progress)
     line = f"In JavaScript: from_pretrained({str(output)!r}), after env.localModelPath = '.'"
     return Written(report, below=[line])
-
-
-MOST = 4  # models of an export: an encoder, the decoders of the first and of later steps, a merged one
-OF_HUB = "onnx"  # the folder of a repository of the hub that has its models; the configuration is in the one above
 
 
 @contextlib.contextmanager

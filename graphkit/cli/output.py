@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 MINUTES = 100  # seconds from which a time is told in minutes
 SURE = 0.05  # of the work has to be done before anything is said of the rest
 TABLE_WIDTH = 160  # of tables in files and pipes, so that a row is a line for grep
+LINES = {"\N{BOX DRAWINGS LIGHT HORIZONTAL}": "-", "\N{FULL BLOCK}": "#"}  # that graphkit draws, in ASCII
+IN_ASCII = "graphkit.in_ascii"  # how a stream is told to write what its encoding lacks
+STREAM = "-"
+OBJECTS = 100  # of each node, in all facts about it: none of them is garbage before the command ends
 
 
 def print_line(text: str, *, is_error: bool = False) -> None:
@@ -175,10 +179,6 @@ def start_prover(limits: Limits, verify: bool = True) -> contextlib.AbstractCont
     return shared_isolation(limits)
 
 
-LINES = {"\N{BOX DRAWINGS LIGHT HORIZONTAL}": "-", "\N{FULL BLOCK}": "#"}  # that graphkit draws, in ASCII
-IN_ASCII = "graphkit.in_ascii"  # how a stream is told to write what its encoding lacks
-
-
 def make_tolerant(stream: TextIO) -> None:
     """Let a stream of another encoding write lines in ASCII, and other characters that it lacks as escapes."""
     codecs.register_error(IN_ASCII, _in_ascii)
@@ -240,10 +240,6 @@ def _failing_errors() -> Iterator[None]:
         yield
     except OSError as error:
         raise OutputError(f"the output cannot be written: {error.strerror} - check where it goes") from error
-
-
-STREAM = "-"
-OBJECTS = 100  # of each node, in all facts about it: none of them is garbage before the command ends
 
 
 def load_model(name: str) -> Model:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
     Proof = BundleProof | LoweringProof | RewriteProof | SplitProof
 
+ANY = "any"
+
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyOptions(RewriteProofOptions, SplitProofOptions, FolderOptions):
@@ -139,9 +141,6 @@ def compare(a: str, b: str, options: Asked[CompareFlags], format: str) -> None:
     show_result(comparison, format, *([] if Path(b).suffix.lower() == ".npz" else [then]))
     if not comparison.passed:
         raise SystemExit(1)
-
-
-ANY = "any"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 LANGUAGES = ("json", "python", "javascript", "py", "js")
 LANGUAGE_OF = {".py": "python", ".js": "javascript", ".mjs": "javascript"}  # by suffix
+TOP = 20  # rows, but of JSON
+SERVER_SHARE = 0.9  # of the time of a model, after which a slow server is the error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,9 +137,6 @@ def program(model: str, options: Asked[SizeFlags], language: str | None, output:
     put_text(text, output, loaded.files)
 
 
-TOP = 20  # rows, but of JSON
-
-
 @dataclass(frozen=True, kw_only=True)
 class CostFlags(SizeFlags):
     """The dims at which to count costs, and the rows to show."""
@@ -223,9 +222,6 @@ def weights(model: str, options: Asked[WeightFlags], format: str) -> None:
     from graphkit.cli.output import load_model
 
     show_result(weight_list(load_model(model), by=options.read().by), format, is_list=True)
-
-
-SERVER_SHARE = 0.9  # of the time of a model, after which a slow server is the error
 
 
 @dataclass(frozen=True, kw_only=True)

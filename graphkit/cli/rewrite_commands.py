@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 
 LATER_STEPS = "decoder_with_past_model.onnx"  # a pair that a program decodes with
 output_file = output_option("OUT", "Output file.", required=True)
+RENAMED = {
+    "input": "Rename an input",
+    "output": "Rename an output",
+    "dim": "Rename a symbol of dims, or one dim, such as x.0=batch",
+    "value": "Rename any value",
+}  # kinds of names, and the help text of their options
+COMPLETED = {"input": "input", "output": "output", "dim": "dim", "value": "pair"}  # and what completes them
 
 
 class Job(Struct, frozen=True):
@@ -202,15 +209,6 @@ def extract(job: Job, to: Sequence[str], begin: Sequence[str]) -> Result:
     from graphkit.passes.interface.extract_subgraph import ExtractSubgraph
 
     return _run_edit(job, ExtractSubgraph(tuple(to), tuple(begin)))
-
-
-RENAMED = {
-    "input": "Rename an input",
-    "output": "Rename an output",
-    "dim": "Rename a symbol of dims, or one dim, such as x.0=batch",
-    "value": "Rename any value",
-}  # kinds of names, and the help text of their options
-COMPLETED = {"input": "input", "output": "output", "dim": "dim", "value": "pair"}  # and what completes them
 
 
 def rename_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -48,6 +48,7 @@ Initial = Mapping[str, np.ndarray]  # by state: a number, or an array of one row
 BUNDLE_TOML = "bundle.toml"
 WHEN = ("once", "step")
 GENERATED = ("init", "reorder")  # methods of every bundle, and their files
+CACHE = "kv"  # the name of the KV cache beside recurrent state
 
 
 class _Method(Struct, forbid_unknown_fields=True):
@@ -157,9 +158,6 @@ def _make_method(method: Chain, slots: int, update: Update) -> MethodModel:
         whole=frozenset({*writes.values(), *(names[state] for state in made.whole if state in names)}),
         length=f"{method.cache}.{LENGTH}",
     )
-
-
-CACHE = "kv"  # the name of the KV cache beside recurrent state
 
 
 def method_chains(path: Path) -> tuple[tuple[Chain, ...], Initial]:

@@ -51,6 +51,7 @@ MEANINGS: Mapping[FeedKind, str] = {
     "user": "what the model computes on",
     "state": "the state",
 }
+_KINDS: Mapping[str, FeedKind] = {kind: kind for kind in ("tokens", "mask", "length", "kept", "user")}
 
 
 def build_bundle(
@@ -316,9 +317,6 @@ class _Part:
         if not is_known(dim) and claim is not None:
             return self.symbols.get(claim, claim) if isinstance(claim, str) else claim
         return self.symbols.get(dim.declared, dim.declared)
-
-
-_KINDS: Mapping[str, FeedKind] = {kind: kind for kind in ("tokens", "mask", "length", "kept", "user")}
 
 
 def _loop_steps(parts: Sequence[_Part], states: Sequence[StateTensor], *, takes_tokens: bool) -> Iterator[str]:

@@ -37,6 +37,7 @@ from graphkit.targets import Target, load_target
 SizeOptions = LowerOptions | BundleOptions
 Asked = TypeVar("Asked", LowerOptions, BundleOptions)
 MOST_POSITIONS = 1 << 16  # of a lowering: the host's inputs are computed for each
+MAX_REACH = 4096  # how far a length is looked for at which a model runs
 
 
 class DeploySizes(Struct, frozen=True, kw_only=True):
@@ -379,9 +380,6 @@ def _check_sizes(model: Model, numbers: Mapping[str, int], lengths: frozenset[st
         hint = f"the nearest length at which it runs is --src-len {nearest}"
         raise UsageError(f"{model.name} does not run at these sizes: {fault} - {hint}")
     raise impossible_sizes_error(model, numbers, fault)
-
-
-MAX_REACH = 4096  # how far a length is looked for at which a model runs
 
 
 class SourceLengths:

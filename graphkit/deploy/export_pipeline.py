@@ -62,6 +62,7 @@ ROLES = {
     "decoder-only": "step",
     "merged decoder": "merged",
 }
+STATES, READS = "last_hidden_state", "encoder_hidden_states"
 
 
 class Pipeline(Struct, frozen=True, eq=False):
@@ -545,9 +546,6 @@ def _ids_in_order(listed: object) -> tuple[int, ...]:
     """Return a list of tokens, which may come twice; none where it has anything else."""
     tokens = listed if isinstance(listed, list) else []
     return tuple(tokens) if all(type(token) is int and 0 <= token <= MOST for token in tokens) else ()
-
-
-STATES, READS = "last_hidden_state", "encoder_hidden_states"
 
 
 def take_encoder_apart(first: Model, sources: Sequence[Role]) -> tuple[Model, Model]:

@@ -33,6 +33,8 @@ TOKENS = range(8)  # that stand for all others, but for the one that pads
 By = Literal["position", "valid_length"]
 Ids = int | Sequence[int]  # one id for all tokens, or ids that repeat
 Run = dict[str, np.ndarray]
+Kind = Literal["mask", "rows", "constant"]
+MASKED = -1e4  # the largest addend of masked scores, in any export
 
 
 @contextmanager
@@ -230,10 +232,6 @@ def _sound_rule(part: HostPart, length: int) -> Sound | None:
         if first == 1 or (first > 1 and not are_equal(first, first - 1)):
             return Sound(length, stride, positions * stride - last)
     return None
-
-
-Kind = Literal["mask", "rows", "constant"]
-MASKED = -1e4  # the largest addend of masked scores, in any export
 
 
 class HostTable(Struct, frozen=True, eq=False):

@@ -57,6 +57,9 @@ from graphkit.verify.lowering_verifier import measure_deviation, verify_lowering
 from graphkit.verify.proof_engine import run_isolated
 
 GELU_TO_TANH, DEQUANTIZE = "--gelu-to-tanh", "--dequantize"
+DRAFTED = 0.3  # the share of the work that is done before the files are written
+ROUNDS = 4
+Models = tuple[Sequence[Lowered], Placement]  # those of one, and where their weights go
 
 
 class _Change(Struct, frozen=True):
@@ -126,9 +129,6 @@ def asked_changes(export: Pipeline, options: LowerOptions | LoweredWith) -> Aske
         (done if changed is not pipeline else idle).append(change)
         pipeline = changed
     return AskedChanges(export, pipeline, tuple(done), tuple(idle))
-
-
-DRAFTED = 0.3  # the share of the work that is done before the files are written
 
 
 def lower_folder(
@@ -492,10 +492,6 @@ def prove_stages_again(draft: Draft, folder: Path, *, progress: Progress = lambd
     if other := next((file for file in files if expected[file] != actual[file]), ""):
         raise UsageError(f"lowered again, the export gives another {other}")
     return prove_stages(draft.stages, progress=progress)
-
-
-ROUNDS = 4
-Models = tuple[Sequence[Lowered], Placement]  # those of one, and where their weights go
 
 
 class _Round(Struct, frozen=True):

@@ -33,6 +33,10 @@ from graphkit.verify.deployment_proofs import LoweringProof
 from graphkit.verify.rewrite_proof import ProvenReport, proof_outcome
 
 GUIDE, DATA = "HOST.md", "weights.onnx_data"
+MODEL = "{model}"
+KEPT = 16384  # bytes of what a judge said last
+LINES = 20  # of these, in a text
+ALIKE = 0.99  # the least cosine of outputs that are the same but for float16
 
 
 class LoweredFile(Struct, frozen=True):
@@ -147,12 +151,6 @@ def lowered_file(part: Lowered) -> LoweredFile:
     rank = max((len(dims) for value in shapes if (dims := shapes[value].dims) is not None), default=0)
     nodes, inputs, outputs = len(graph.nodes), len(graph.inputs), len(graph.outputs)
     return LoweredFile(part.method.file, nodes, rank, inputs, outputs, blockers=part.blockers, changes=part.changes)
-
-
-MODEL = "{model}"
-KEPT = 16384  # bytes of what a judge said last
-LINES = 20  # of these, in a text
-ALIKE = 0.99  # the least cosine of outputs that are the same but for float16
 
 
 class Judgement(Struct, frozen=True):

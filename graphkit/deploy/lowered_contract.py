@@ -31,6 +31,7 @@ MASKS = {
     "slots": "0 at the slots in use and, last, at the new token, and the floor elsewhere; added to scores",
     "source": "0 at the valid positions of the source, and the floor at its padding; added to scores",
 }
+UNBOUNDED = (1 << 31) - 1  # tokens that a model without a cache takes: as many as hosts count
 
 
 class Lowered(Struct, frozen=True, eq=False):
@@ -137,9 +138,6 @@ def _fixed_dims(value: Value, shapes: Shapes, file: str) -> tuple[tuple[int, ...
         what = f"'{value.name}' has no fixed shape: {shapes.reason(value) or shapes[value]}"
         raise UsageError(f"{file}: {what} - end the model before it, with graphkit extract")
     return tuple(size for size in sizes if size is not None), dtype_name(shapes[value].dtype)
-
-
-UNBOUNDED = (1 << 31) - 1  # tokens that a model without a cache takes: as many as hosts count
 
 
 def link_cross_cache(method: Method, encoder: Lowered, caches: Sequence[CacheEntry], step: Model) -> Method:

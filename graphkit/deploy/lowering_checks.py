@@ -31,6 +31,14 @@ from graphkit.verify.lowering_case import measure_prompt
 from graphkit.verify.lowering_verifier import vocabulary_size
 from graphkit.verify.tolerances import FLOAT16_TOLERANCE, LOWERING_TOLERANCE, has_float16
 
+WAY_OUT = "compute quantised products with floats: --dequantize"
+APART = 1e-3  # relative to the largest element: of which rounding makes no difference
+Arrays = dict[str, np.ndarray]
+Places = tuple[int | None, ...]  # of the axes of a value
+MASKS = ("slots_mask", "source_mask", "rows")  # kinds of inputs that carry no activations
+SEED = 0
+MOST_STEPS = 256
+
 
 def is_step(model: Model) -> bool:
     """Whether a model runs token by token on recurrent state, which the host can keep."""
@@ -74,9 +82,6 @@ def check_texts(model: Model) -> None:
             f"{model.name}: encoder and decoder are one graph without a cache, which takes the texts '{source.name}' "
             f"and '{text.name}' - export encoder and decoder as models of their own, with a cache"
         )
-
-
-WAY_OUT = "compute quantised products with floats: --dequantize"
 
 
 def check_ranges(model: Model) -> None:
@@ -149,11 +154,6 @@ def _constant_vectors(model: Model) -> dict[tuple[str, str], TensorProto]:
 
 def _dynamic_nodes(model: Model) -> Iterator[Node]:
     return (node for node in all_nodes(model.scopes) if node.op_type in QUANTIZED["dynamic"])
-
-
-APART = 1e-3  # relative to the largest element: of which rounding makes no difference
-Arrays = dict[str, np.ndarray]
-Places = tuple[int | None, ...]  # of the axes of a value
 
 
 def check_padding(part: Lowered, original: Model, folder: Path) -> None:
@@ -247,11 +247,6 @@ def _differs_beyond(first: np.ndarray, second: np.ndarray, valid: Sequence[int |
     with np.errstate(invalid="ignore"):  # infinities, and NaN, are not near anything else
         distance = np.nan_to_num(np.where(is_same, 0.0, np.abs(wide - other)), nan=np.inf)
     return bool(distance.max(initial=0.0) > APART * np.abs(wide[np.isfinite(wide)]).max(initial=1.0))
-
-
-MASKS = ("slots_mask", "source_mask", "rows")  # kinds of inputs that carry no activations
-SEED = 0
-MOST_STEPS = 256
 
 
 def largest_score(parts: Sequence[Lowered], folder: Path) -> float | None:

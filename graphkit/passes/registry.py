@@ -145,6 +145,10 @@ PASSES: tuple[type[Pass], ...] = (
     KeepLastLogits,
     UnpackLogitsWeight,
 )
+NAME = r"[a-z0-9-]+|\w+(?:\.\w+)*:\w+"
+STEP = re.compile(rf"\s*(?P<name>{NAME})\s*(?:\{{(?P<options>[^{{}}]*)\}})?\s*(?:,|$)")
+OPTIONAL = re.compile(r"(?:typing\.)?Optional\[(\w+)\]")
+NUMBER = re.compile(r"[+-]?\d{1,40}(\.\d{0,40})?(e[+-]?\d{1,3})?", re.A | re.I)
 
 
 def import_pass(name: str) -> type[Pass]:
@@ -167,12 +171,6 @@ def import_pass(name: str) -> type[Pass]:
         hint = f"its passes are: {passes}" if passes else "derive a class from graphkit.Pass or graphkit.Rewrite"
         raise PassError(name, f"'{place}' has no '{kind}'" if member is None else f"'{kind}' is no Pass", hint)
     return member
-
-
-NAME = r"[a-z0-9-]+|\w+(?:\.\w+)*:\w+"
-STEP = re.compile(rf"\s*(?P<name>{NAME})\s*(?:\{{(?P<options>[^{{}}]*)\}})?\s*(?:,|$)")
-OPTIONAL = re.compile(r"(?:typing\.)?Optional\[(\w+)\]")
-NUMBER = re.compile(r"[+-]?\d{1,40}(\.\d{0,40})?(e[+-]?\d{1,3})?", re.A | re.I)
 
 
 def parse_pipeline(text: str) -> tuple[Pass, ...]:

@@ -8,6 +8,12 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
+PEAK = "@peak:"  # before the number of a model on a page: its peak memory, which the page finds by running its plan
+MOST_COLUMNS = 200  # of more points, each column has the highest of some
+ROWS, WIDTH = 8, 80
+MARK = 2  # columns of the mark that a line begins with
+Line = tuple[str, Literal["plain", "note", "warning", "command"]]
+
 
 class Formula(Struct, frozen=True):
     """A number that follows from the sizes of the input dims: a page computes it anew where its reader sets others."""
@@ -22,9 +28,6 @@ class Formula(Struct, frozen=True):
     over: tuple[str, int] | None = None  # a symbol and its size, where the number is told at another size of it
     # the number of its model on a page of several, where the number stands outside of what is about that
     model: int | None = None
-
-
-PEAK = "@peak:"  # before the number of a model on a page: its peak memory, which the page finds by running its plan
 
 
 class Sentence(str):
@@ -159,9 +162,6 @@ def treemap(title: str, unit: str, parts: Iterable[tuple[str, int, str]]) -> Pic
     return Picture(title, {"kind": "treemap", "unit": unit, "parts": [[*key, each] for key, each in paths.items()]})
 
 
-MOST_COLUMNS = 200  # of more points, each column has the highest of some
-
-
 def columns(
     title: str,
     axis: str,
@@ -256,11 +256,6 @@ def cell_text(cell: Cell) -> str:
     if isinstance(cell, Link):
         return printable(cell.text)
     return f"{cell:,.3g}" if isinstance(cell, float) else printable(cell)
-
-
-ROWS, WIDTH = 8, 80
-MARK = 2  # columns of the mark that a line begins with
-Line = tuple[str, Literal["plain", "note", "warning", "command"]]
 
 
 def cut(text: str, width: int = WIDTH - MARK) -> str:

@@ -37,6 +37,12 @@ CODE = re.compile(r"`([^`\n]+)`")
 OPTION = re.compile(r"(?<![\w-])--[a-z][\w-]*", re.ASCII)
 
 STYLE = "\n" + (files("graphkit.render") / "page" / "blocks.css").read_text("utf-8")  # of blocks, on any page
+LONG = 60  # characters of a cell that gets some width, however many columns there are
+Section = tuple[str, str, list[Block]]  # id, title and blocks
+DRAWING: Section = ("drawing", "Drawing", [])  # which the script fills
+CHARACTER, BOX_HEIGHT, GAP, ROW = 6.7, 22, 14, 52  # pixels
+MAX_LABEL = 34
+SHAPES = {"const": "plaintext", "data": "ellipse", "consumer": "box3d"}
 
 
 def html_fragment(result: Document) -> str:
@@ -82,9 +88,6 @@ def block_html(block: Block, level: int) -> str:
 def _sentence_html(text: str) -> str:
     parts = text.parts if isinstance(text, Sentence) else (text,)
     return "".join(_formula_html(part) if isinstance(part, Formula) else prose_html(part) for part in parts)
-
-
-LONG = 60  # characters of a cell that gets some width, however many columns there are
 
 
 def _table_html(block: Table) -> str:
@@ -179,10 +182,6 @@ def html_page(
     )
 
 
-Section = tuple[str, str, list[Block]]  # id, title and blocks
-DRAWING: Section = ("drawing", "Drawing", [])  # which the script fills
-
-
 def _split_sections(blocks: Iterable[Block]) -> Iterator[Section]:
     """Yield the blocks before the first heading, without a title, then those of each heading."""
     section: Section = ("top", "", [])
@@ -267,10 +266,6 @@ def _page_file(name: str) -> str:
     return (files("graphkit.render") / "page" / name).read_text("utf-8")
 
 
-CHARACTER, BOX_HEIGHT, GAP, ROW = 6.7, 22, 14, 52  # pixels
-MAX_LABEL = 34
-
-
 def draw_svg(drawing: Drawing) -> str:
     """Return an `<svg>` element."""
     graph: nx.DiGraph[str] = nx.DiGraph()
@@ -316,9 +311,6 @@ def draw_svg(drawing: Drawing) -> str:
             f'<text x="{x:.1f}" y="{y + 4:.1f}">{escape(labels[node])}</text>'
         )
     return "".join(parts) + "</svg>"
-
-
-SHAPES = {"const": "plaintext", "data": "ellipse", "consumer": "box3d"}
 
 
 def as_dot(drawing: Drawing) -> str:

@@ -26,6 +26,10 @@ from graphkit.render.document_blocks import (
 
 # beginnings of a heading, a list, a line or an underlined heading; not -5 and 39.52
 STARTS = re.compile(r"^( *)(#(?=#{0,5}(?:\s|$))|[+-](?=\s|$)|-(?=[- ]*$)|=(?==*\s*$)|\d{1,9}(?=[.)](?:\s|$)))")
+FORMULA = ("=", "+", "-", "@")  # beginnings of a text that spreadsheets compute
+AMOUNT = re.compile(r"([+-]?\d[\d,]*(?:\.\d+)?)(?: ?[%x]| ms)?")  # a number, with a unit that a column has throughout
+THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
+NUMBER = re.compile(r"-\d+(\.\d+)?(e[+-]?\d+)?")  # a text that they read as it is
 
 
 def as_markdown(result: Document, level: int = 1) -> str:
@@ -88,12 +92,6 @@ def as_mermaid(drawing: Drawing) -> str:
         lines.append(f'    {ids[node]}["{safe}"]')
     lines += [f"    {ids[start]} --> {ids[end]}" for start, end in drawing.edges]
     return "\n".join(lines) + "\n"
-
-
-FORMULA = ("=", "+", "-", "@")  # beginnings of a text that spreadsheets compute
-AMOUNT = re.compile(r"([+-]?\d[\d,]*(?:\.\d+)?)(?: ?[%x]| ms)?")  # a number, with a unit that a column has throughout
-THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
-NUMBER = re.compile(r"-\d+(\.\d+)?(e[+-]?\d+)?")  # a text that they read as it is
 
 
 def csv_text(tables: Iterable[Table]) -> str:

@@ -20,6 +20,11 @@ from graphkit.render.document_blocks import Block, Document, Heading, Lines, Pro
 
 MARKS = {"plain": ("", ""), "note": ("- ", ""), "warning": ("! ", "yellow"), "command": ("$ ", "bold")}
 NOTE = 2  # spaces before a note beneath a name
+GAP = 2  # spaces between columns
+SCREEN = 24  # lines
+MOST_SECTIONS, LEAST_SECTIONS = 8, 3  # that have a line each
+LEAST_ROWS = 5  # of a table that is cut
+FULL = "--full shows all of it."
 
 
 def as_text(result: Document, width: int = 80, color: bool = False, *, table_width: int | None = None) -> str:
@@ -100,9 +105,6 @@ def _wrapped_lines(words: str, width: int, style: str, indent: int = 0) -> Itera
         yield Text(" " * indent).append(line.rstrip(), style)
 
 
-GAP = 2  # spaces between columns
-
-
 def wrap_text(text: str, width: int) -> list[str]:
     """Return lines that break at spaces; a word that is wider than the width has a line of its own, whole."""
     if cell_len(text) <= width:
@@ -165,12 +167,6 @@ def _side_by_side(block: Sequence[Sequence[str]], widths: Sequence[int], start: 
 
 def _widest_word(text: str) -> int:
     return max(map(cell_len, text.split(" ")))
-
-
-SCREEN = 24  # lines
-MOST_SECTIONS, LEAST_SECTIONS = 8, 3  # that have a line each
-LEAST_ROWS = 5  # of a table that is cut
-FULL = "--full shows all of it."
 
 
 class Brief(Struct, frozen=True):

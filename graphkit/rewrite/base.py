@@ -27,6 +27,9 @@ from graphkit.shapes.graph_inputs import AS_DECLARED, DimSpec
 
 SHOWN_DECLINED = 20
 MatchT = TypeVar("MatchT")
+ROUNDING = 1e-5  # of float32, where sums are added up in another order; measured: at most 1e-6
+Names = tuple[str, ...]
+Renames = tuple[tuple[str, str], ...]  # (old name, new name)
 
 
 class PassChange(str):
@@ -128,9 +131,6 @@ def declined_blocks(declined: Iterable[Declined]) -> Iterator[Block]:
     yield from (Prose(text) for text in reasons[:SHOWN_DECLINED])
     if len(reasons) > SHOWN_DECLINED:
         yield Prose(f"... and {len(reasons) - SHOWN_DECLINED:,} more in the JSON report.")
-
-
-ROUNDING = 1e-5  # of float32, where sums are added up in another order; measured: at most 1e-6
 
 
 class Premise(Struct, frozen=True):
@@ -263,10 +263,6 @@ class MatchFailure(Exception):
     def __init__(self, reason: str = "", node: Node | None = None) -> None:
         super().__init__(reason)
         self.reason, self.node = reason, node
-
-
-Names = tuple[str, ...]
-Renames = tuple[tuple[str, str], ...]  # (old name, new name)
 
 
 def parse_size(text: str) -> int:

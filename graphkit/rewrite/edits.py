@@ -30,6 +30,7 @@ from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, copy_proto, keep_members
 
 FUNCTIONS_SINCE = 8  # IR version
+INITIALIZERS_SINCE = 4  # IR version from which an initializer need not be an input
 
 
 def add_functions(proto: onnx.ModelProto, functions: Iterable[onnx.FunctionProto]) -> None:
@@ -44,9 +45,6 @@ def add_functions(proto: onnx.ModelProto, functions: Iterable[onnx.FunctionProto
         if function.domain not in imported:
             proto.opset_import.append(onnx.helper.make_opsetid(function.domain, 1))
             imported.add(function.domain)
-
-
-INITIALIZERS_SINCE = 4  # IR version from which an initializer need not be an input
 
 
 def rebuild_model(edits: Edits, *, clean: bool = False) -> Model:

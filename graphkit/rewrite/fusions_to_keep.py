@@ -25,6 +25,11 @@ from graphkit.ops.tensor import Dims
 DimsOf = Callable[[Value], Dims | None]  # the dims of a value, None where its rank is not known
 Finder = Callable[[Node, DimsOf], Iterator[Node]]
 Step = tuple[int | str | None, ...]  # which input, None for whichever it is; then the operators that may give it
+COMPUTED_RANK_SINCE = 14  # of Reshape; onnxruntime knows the rank of newer ones though nodes compute the shape
+SHAPE_BOUNDS_SINCE = 15  # of Shape; onnxruntime finds the positions of older operator sets only
+ACTIVATIONS = ("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Tanh")
+RANK_KEPT = ("Add", "Conv", "Div", "Mul", "Relu")
+MAX_CONE = 40  # nodes that compute positions or shapes, as MAX_NODES
 
 
 def climb_inputs(node: Node, *path: Step) -> list[Node] | None:
@@ -231,13 +236,6 @@ def relative_attention(softmax: Node, dims_of: DimsOf) -> Iterator[Node]:
         return
     yield from (node for node in (*mask, *buckets) if node.is_op(*PLUMBING))
     yield from (joined[-1], *sizes)
-
-
-COMPUTED_RANK_SINCE = 14  # of Reshape; onnxruntime knows the rank of newer ones though nodes compute the shape
-SHAPE_BOUNDS_SINCE = 15  # of Shape; onnxruntime finds the positions of older operator sets only
-ACTIVATIONS = ("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Tanh")
-RANK_KEPT = ("Add", "Conv", "Div", "Mul", "Relu")
-MAX_CONE = 40  # nodes that compute positions or shapes, as MAX_NODES
 
 
 @lru_cache(maxsize=16)  # one editor after the other looks at a model that none has changed

@@ -38,6 +38,7 @@ from graphkit.verify.rewrite_proof import RewriteProof, proof_blocks, proof_outc
 from graphkit.workflows.file_proof import FileReport, FileRewrite, SplitFile, copied_text
 
 OTHERS = ("Transpose", "Identity", "Constant", "Cast")  # further operators that folding removes
+DATA_NAME = "shared.onnx_data"
 
 
 @dataclass(frozen=True)
@@ -191,9 +192,6 @@ def _count_operators(before: Model, after: Model) -> tuple[Change, ...]:
         for model in (before, after)
     )
     return (*rows, Change("nodes that compute shapes", *plumbing), Change("all nodes", *map(len, graphs)))
-
-
-DATA_NAME = "shared.onnx_data"
 
 
 @dataclass(frozen=True)

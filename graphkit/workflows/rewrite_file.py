@@ -46,6 +46,8 @@ from graphkit.workflows.file_proof import (
     FileRewrite,
 )
 
+AGAIN = {ExtractSubgraph.name(): " --part", Rename.name(): " --map OLD=NEW"}  # flags that run the proof again, by pass
+
 
 @dataclass(frozen=True)
 class RewriteReport(FileReport):
@@ -164,9 +166,6 @@ def rewrite_file(
         costs=rewrite.costs(),
         models=(model, outcome.model),
     )
-
-
-AGAIN = {ExtractSubgraph.name(): " --part", Rename.name(): " --map OLD=NEW"}  # flags that run the proof again, by pass
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,11 @@ SCALING = ("Mul", "Div")
 TAKING = CUTTING - {"Compress"} | {"Gather"}
 
 Kind = Literal["batch", "row", "column"]
+BODY_SINCE = 13  # of the operators that the function is made of
+MASKING = ("Add", "Sub", "Where")
+Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
+ROLES = ("queries", "keys", "values")
+ROWS_AND_BATCH = (1, 0, 2)  # the order that swaps these two
 
 
 class Atom(Struct, frozen=True):
@@ -243,12 +248,6 @@ def _match_product(editor: Editor, node: Node, value: Value, role: str) -> tuple
     return linear, add, shift
 
 
-BODY_SINCE = 13  # of the operators that the function is made of
-MASKING = ("Add", "Sub", "Where")
-Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
-ROLES = ("queries", "keys", "values")
-
-
 class Joined(Struct, frozen=True, eq=False):
     """The result of an attention, its heads joined."""
 
@@ -456,9 +455,6 @@ def attention_function(opset: int) -> onnx.FunctionProto:
     function = onnx.parser.parse_function(TEXT.format(opset=opset))
     function.doc_string = SAYS
     return function
-
-
-ROWS_AND_BATCH = (1, 0, 2)  # the order that swaps these two
 
 
 class FuseAttention(NodeRewrite):

@@ -20,6 +20,8 @@ from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeRewrite
 from graphkit.shapes import Expr, const
 
 MAX_CONSTANT = 64 << 20  # bytes of a condition that is read
+SOURCES = COMPARING | operator_set("Range Trilu")
+FOLLOWING = COPYING | operator_set("Add And Cast ConstantOfShape Mul Neg Not Or Sub Xor")
 
 
 @dataclass(frozen=True)
@@ -102,10 +104,6 @@ def _is_nothing(editor: Editor, value: Value, others: tuple[Value, Value], out: 
     known = [dims for other in others if (dims := editor.shapes[other].dims) is not None]
     together = broadcast_dims(known) if len(known) == len(others) else None
     return editor.shapes[value].dims == () or (together is not None and together == editor.shapes[out].dims)
-
-
-SOURCES = COMPARING | operator_set("Range Trilu")
-FOLLOWING = COPYING | operator_set("Add And Cast ConstantOfShape Mul Neg Not Or Sub Xor")
 
 
 @dataclass(frozen=True)

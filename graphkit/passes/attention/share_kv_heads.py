@@ -17,6 +17,7 @@ from graphkit.shapes import const
 HEADS = 1  # the axis of heads in [batch, heads, ...]
 RANK = 4
 COPYING = ("Reshape", "Expand", "Tile", "Concat", "Gather")  # what may be the last node of a repeat
+MATRIX = 2  # the first axis of a matrix, behind batch and heads
 
 
 class Repeat(Struct, frozen=True):
@@ -86,9 +87,6 @@ def _is_copying(node: Node, data: Value, axis: int, rank: int) -> bool:
     if parts := joined_parts(node):
         return node.attr("axis", int) in (axis, axis - rank) and all(each is data for each in parts)
     return node.is_op("Expand", "Tile")
-
-
-MATRIX = 2  # the first axis of a matrix, behind batch and heads
 
 
 class Product(Struct, frozen=True):

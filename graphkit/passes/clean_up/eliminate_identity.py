@@ -17,6 +17,13 @@ from graphkit.passes.clean_up.exporter_idioms import is_rounded_behind
 from graphkit.rewrite import Editor, NewNode, Rewrite, attributes_of
 
 Rule = Callable[[Editor, Node], Value | None]
+ZERO_FLOATS = {*FLOATS, onnx.TensorProto.BFLOAT16}
+# Operators whose result is the same for 0.0 and -0.0, or differs at most in the sign of a zero, in all inputs.
+BLIND_HERE = BLIND | {"ArgMax", "ArgMin"}
+FAITHFUL_HERE = FAITHFUL | {"Cast", "ScatterND"}
+DEPENDS = "it adds zeros, but a later node may depend on the sign of a zero"
+SIGNS = "it adds zeros, which makes 0 of -0 in an output; with `--fuse` it goes"
+STATES = (5, 6)  # of an LSTM, which index holds the hidden and which the cell state; a GRU and an RNN have the first
 
 
 class EliminateIdentity(Rewrite):
@@ -146,16 +153,6 @@ RULES: Mapping[str, Rule] = {
 }
 
 
-ZERO_FLOATS = {*FLOATS, onnx.TensorProto.BFLOAT16}
-
-# Operators whose result is the same for 0.0 and -0.0, or differs at most in the sign of a zero, in all inputs.
-BLIND_HERE = BLIND | {"ArgMax", "ArgMin"}
-FAITHFUL_HERE = FAITHFUL | {"Cast", "ScatterND"}
-
-DEPENDS = "it adds zeros, but a later node may depend on the sign of a zero"
-SIGNS = "it adds zeros, which makes 0 of -0 in an output; with `--fuse` it goes"
-
-
 @dataclass(frozen=True)
 class DropZeroAdds(Rewrite):
     """Remove the addition (or subtraction) of zeros to floats: biases that were never trained.
@@ -240,9 +237,6 @@ def _has_signs(editor: Editor, value: Value, *, negative: bool) -> bool:
     if value.constant is None or editor.uniform(value) != 0:
         return False
     return bool((np.signbit(editor.model.array(value.constant)) == negative).all())
-
-
-STATES = (5, 6)  # of an LSTM, which index holds the hidden and which the cell state; a GRU and an RNN have the first
 
 
 class DropZeroStates(Rewrite):

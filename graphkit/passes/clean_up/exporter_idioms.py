@@ -17,6 +17,8 @@ from graphkit.model import Model
 from graphkit.ops.tensor import TensorSequence, element_numbers
 from graphkit.rewrite import Editor, NewNode, NodeRewrite, attributes_of, copy_proto
 
+MOVING = RESHAPING - {"Flatten"} | operator_set("MaxPool Slice Transpose")  # which it moves a QuantizeLinear past
+
 
 class CastlikeToCast(NodeRewrite):
     """Write a CastLike as a Cast to the type that its second input has.
@@ -141,9 +143,6 @@ def with_unique_node_names(model: Model) -> tuple[Model, int]:
         nodes[number].proto.name = free_name(nodes[number].proto.name, taken)
         taken.add(nodes[number].proto.name)
     return made.with_proto(made.proto), len(repeated)
-
-
-MOVING = RESHAPING - {"Flatten"} | operator_set("MaxPool Slice Transpose")  # which it moves a QuantizeLinear past
 
 
 def keep_outputs_float(model: Model) -> tuple[Model, int]:

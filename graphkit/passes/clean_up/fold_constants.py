@@ -32,6 +32,7 @@ KEPT = frozenset({"QuantizeLinear", "DequantizeLinear", "Constant"})  # quantise
 Inside = Mapping[Node, int]  # nodes and their order
 Targets = dict[Node, Sequence[Value]]
 Results = dict[Node, dict[Value, np.ndarray]]
+MAX_CONSTANT = 1 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -280,9 +281,6 @@ def _use_elements(editor: Editor, node: Node, index: int, array: np.ndarray) -> 
     else:
         editor.replace_all_uses(value, editor.constant(array, f"{value.name}_value"))
     editor.note("shape tensor(s) made constant")
-
-
-MAX_CONSTANT = 1 << 20  # bytes
 
 
 class SoftmaxToConstant(NodeRewrite):

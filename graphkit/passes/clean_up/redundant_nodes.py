@@ -19,6 +19,9 @@ from graphkit.rewrite import Editor, Outcome, Pass, Rewrite, copy_proto, drop_in
 from graphkit.rewrite.edits import live_names, remove_dead_code, without_outputs
 from graphkit.shapes import Expr, is_known
 
+MAX_CONSTANT = 64 << 10  # bytes; larger inline constants are not compared
+Key = tuple[object, ...]
+
 
 class EliminateDeadCode(Pass):
     """Remove nodes whose outputs nothing reads, and the initializers, types and functions that are then unused.
@@ -108,10 +111,6 @@ class DropEmptyOutputs(Pass):
         keep_members(proto.graph.output, [index not in empty for index in range(len(proto.graph.output))])
         change = f"{count_things(len(names), 'output(s) dropped')}: {family_labels(names)}"
         return Outcome(model.with_proto(proto), (change,))
-
-
-MAX_CONSTANT = 64 << 10  # bytes; larger inline constants are not compared
-Key = tuple[object, ...]
 
 
 class MergeCommonSubexpressions(Rewrite):

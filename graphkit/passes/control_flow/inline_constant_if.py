@@ -26,6 +26,9 @@ from graphkit.shapes import Expr, Shapes, infer
 from graphkit.shapes.graph_inputs import DimSpec, SymbolRanges
 
 Holder = onnx.GraphProto | onnx.FunctionProto
+MAX_ELEMENTS = 1 << 20  # of the constant in the place of an input
+MAX_EVALUATED = 200  # nodes between an input and a condition
+BOOL = 9
 
 
 def decide_branches(
@@ -240,11 +243,6 @@ def _known_condition(model: Model, node: Node, shapes: Callable[[], Shapes]) -> 
     first, *more = shapes()[value].elements or (None,)
     number = first.constant if isinstance(first, Expr) and not more else None
     return None if number is None else number != 0
-
-
-MAX_ELEMENTS = 1 << 20  # of the constant in the place of an input
-MAX_EVALUATED = 200  # nodes between an input and a condition
-BOOL = 9
 
 
 @dataclass(frozen=True)

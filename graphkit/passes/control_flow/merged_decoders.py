@@ -31,6 +31,10 @@ from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.input_dims import declared_inputs, input_dims, read_dim
 
 SUFFIX = re.compile(r"_merged(_\d+)?(?=$|_(scale|zero_point|quantized)$)")
+MADE_BY = "graphkit.made_by"
+CONDITION = "use_cache_branch"
+SHARED: tuple[Axis, ...] = ("batch", "sequence", "past", "encoder", "total")
+SAME: tuple[Role, ...] = ("tokens", "mask", "positions", "token types", "encoder mask", "encoder state")
 
 
 class StripMergedSuffixes(Pass):
@@ -68,9 +72,6 @@ class StripMergedSuffixes(Pass):
             names[model.graph.values[tensor.name]] = short
         changes = (count_things(len(names), "initializer(s) renamed"),) if names else ()
         return Outcome(with_value_names(model, names) if names else model, changes, tuple(declined))
-
-
-MADE_BY = "graphkit.made_by"
 
 
 class Split(Struct, frozen=True):
@@ -169,11 +170,6 @@ def _missing_in_branch(node: Node, model: Model) -> str:
         return f"is broken: {fault}"
     reading = [name for name, body in node.bodies.items() if model.roles.pasts.keys() & count_captured_values(body)]
     return "reads the past in both branches" if reading else "reads no past in either branch"
-
-
-CONDITION = "use_cache_branch"
-SHARED: tuple[Axis, ...] = ("batch", "sequence", "past", "encoder", "total")
-SAME: tuple[Role, ...] = ("tokens", "mask", "positions", "token types", "encoder mask", "encoder state")
 
 
 class Merge(Struct, frozen=True):

@@ -21,6 +21,8 @@ from graphkit.shapes import Shapes
 AFFINE_OPERATORS = ("Mul", "Div", "Add", "Sub", "Neg", "BatchNormalization")
 PLAIN_NORMALIZATION_SINCE = 9  # before, BatchNormalization has flags that say what it normalizes, and when
 EPSILON = 1e-5
+Axes = tuple[int, ...]
+BROADCAST_BIAS_SINCE = 7  # Gemm: before, an attribute says whether its bias is broadcast
 
 
 class Channels(Struct, frozen=True):
@@ -121,10 +123,6 @@ def _constant_elements(model: Model, value: Value | None) -> np.ndarray:
         return model.array(tensor).astype(np.float64).reshape(-1)
     except ModelError as error:  # its data file is missing
         raise MatchFailure(f"the values of '{tensor.name}' cannot be read: {error.problem}") from error
-
-
-Axes = tuple[int, ...]
-BROADCAST_BIAS_SINCE = 7  # Gemm: before, an attribute says whether its bias is broadcast
 
 
 class Linear(Struct, frozen=True, eq=False):

@@ -22,6 +22,8 @@ from graphkit.shapes import const
 
 INPUTS_SINCE, AXES_SINCE = 11, 18  # of Pad
 UNPADDED = ("NOTSET", "VALID")
+ANY_SIZES_SINCE = 2
+OTHER = -1  # stands for a reader that is in no group
 
 
 class FusePads(NodeRewrite):
@@ -141,10 +143,6 @@ class MatmulAddToGemm(NodeRewrite):
             editor.take(product)
             editor.note("pair(s) of MatMul and Add merged into a Gemm")
             return
-
-
-ANY_SIZES_SINCE = 2
-OTHER = -1  # stands for a reader that is in no group
 
 
 class MergeSiblingMatmuls(Rewrite):

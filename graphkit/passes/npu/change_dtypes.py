@@ -32,6 +32,16 @@ Unpack = Callable[[np.ndarray, int, int, int, np.ndarray, np.ndarray], Iterator[
 
 PRODUCTS = ("MatMulInteger", "ConvInteger")
 DYNAMIC, STATIC = "DynamicQuantizeLinear", "QuantizeLinear"
+NOT_CONSTANT = "its weight, scales and zero points are not all constant"
+BITS = (2, 4, 8)
+STAYS = {"DynamicQuantizeLSTM": "an LSTM", "QAttention": "an attention"}
+SHAPE = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
+NO_DATA = "its data is not quantised by DynamicQuantizeLinear or QuantizeLinear"
+INT32, INT64 = TensorProto.INT32, TensorProto.INT64
+NARROW = INTEGERS - {INT64, TensorProto.UINT64}  # int64 holds each of their elements
+CALCULATING = frozenset({"Abs", "Add", "Max", "Min", "Mul", "Neg", "Sub"})
+SOURCES = ("Cast", "ArgMax", "ArgMin", "TopK")  # what gives int64 that is cast to int32
+MOVED = MOVING | {"Where"}
 
 
 class Data(NamedTuple):
@@ -94,10 +104,6 @@ def _find_factors(value: Value | None, scales: Sequence[Value]) -> list[Value | 
     node = value.producer
     parts = [_find_factors(part, scales) for part in node.inputs] if node is not None and node.is_op("Mul") else [None]
     return None if None in parts else [factor for part in parts for factor in part or ()]
-
-
-NOT_CONSTANT = "its weight, scales and zero points are not all constant"
-BITS = (2, 4, 8)
 
 
 class FloatWeights(Struct, eq=False):
@@ -190,11 +196,6 @@ def _shape_along_axis(numbers: np.ndarray, dims: Sequence[int], axis: int) -> np
     if not -rank <= axis < rank or not numbers.size == max(numbers.shape) == dims[axis]:
         return None
     return numbers.reshape([-1 if at == axis % rank else 1 for at in range(rank)])
-
-
-STAYS = {"DynamicQuantizeLSTM": "an LSTM", "QAttention": "an attention"}
-SHAPE = {"MatMulInteger": "MatMul", "ConvInteger": "Conv"}
-NO_DATA = "its data is not quantised by DynamicQuantizeLinear or QuantizeLinear"
 
 
 @dataclass(frozen=True)
@@ -393,13 +394,6 @@ def _dequantized_rows(editor: Editor, weights: FloatWeights, node: Node, rows: N
 
 
 FUSED = {"DynamicQuantizeMatMul": _fused_product, "MatMulIntegerToFloat": _fused_product, "MatMulNBits": _block_product}
-
-
-INT32, INT64 = TensorProto.INT32, TensorProto.INT64
-NARROW = INTEGERS - {INT64, TensorProto.UINT64}  # int64 holds each of their elements
-CALCULATING = frozenset({"Abs", "Add", "Max", "Min", "Mul", "Neg", "Sub"})
-SOURCES = ("Cast", "ArgMax", "ArgMin", "TopK")  # what gives int64 that is cast to int32
-MOVED = MOVING | {"Where"}
 
 
 class CastInt64Away(Rewrite):

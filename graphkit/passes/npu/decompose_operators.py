@@ -21,6 +21,13 @@ from graphkit.rewrite import ROUNDING, Builder, Editor, MatchFailure, NewNode, N
 from graphkit.rewrite.edits import attributes_of
 from graphkit.rewrite.pattern import Number, Op, Pattern
 
+ROOT = math.sqrt(2 / math.pi)
+CUBIC = 0.044715
+CONTRIB_GELU = "com.microsoft.Gelu"
+NEAR = 1e-3  # how far exporters' sqrt(2), rounded to float16 or written with few digits, is off
+MOST_APART = 2  # axes of the batch that a MatMul keeps; more become one
+MAX_SIGNS = 1 << 20  # elements of a rotated tensor
+
 
 class NegToMul(NodeRewrite):
     """Spell each Neg of floats as a Mul by -1, for targets without Neg.
@@ -199,11 +206,6 @@ def _add_residual(builder: Builder, data: Value, bias: Value | None) -> NodeInpu
     builder.nodes[-1] = NewNode("Add", builder.nodes[-1].inputs, [given.name])
     return given.name
 
-
-ROOT = math.sqrt(2 / math.pi)
-CUBIC = 0.044715
-CONTRIB_GELU = "com.microsoft.Gelu"
-NEAR = 1e-3  # how far exporters' sqrt(2), rounded to float16 or written with few digits, is off
 
 X = Pattern()
 MULTIPLIED = Op("Mul", X, Number(math.sqrt(0.5), NEAR))
@@ -390,9 +392,6 @@ class WriteLayerNormDefaults(NodeRewrite):
             editor.note("default(s) of LayerNormalization(s) written out", len(missing))
 
 
-MOST_APART = 2  # axes of the batch that a MatMul keeps; more become one
-
-
 class EinsumToMatmul(NodeRewrite):
     """Replace an Einsum of two tensors by a MatMul, with Transposes and Reshapes where the axes are in another order.
 
@@ -489,9 +488,6 @@ def _name_axes(equation: str, ranks: tuple[int, int]) -> tuple[str, str, str] | 
     if not letters or [len(term) for term in filled] != list(ranks):
         return None
     return filled[0], filled[1], result
-
-
-MAX_SIGNS = 1 << 20  # elements of a rotated tensor
 
 
 class RotarySignToTable(NodeRewrite):

@@ -33,6 +33,17 @@ from graphkit.shapes import Expr, Shapes, const, infer
 TABLE, SCALE, INDICES = Pattern(), Pattern(), Pattern()
 ROWS = Op("DequantizeLinear", TABLE, SCALE, more=True)
 LOOKUP = Op("Gather", ROWS, INDICES)
+WIDE = (TensorProto.INT32, TensorProto.INT64)  # a Cast to these keeps token ids
+KEEPS_ELEMENTS = SAME_ORDER | {"Cast"}
+NAMES: Mapping[Role, str] = {
+    "tokens": "inputs_embeds",
+    "encoder tokens": "inputs_embeds",
+    "positions": "position_embeds",
+    "token types": "token_type_embeds",
+}
+TO_SOFTMAX = REARRANGING | operator_set("Add Cast Div Max Mul Sub")
+SCORES = SAME_ORDER | operator_set("Add Cast Div Expand Mul Sub Tanh Where")
+Over = Literal["slots", "source"]
 
 
 class DequantizeAfterGather(NodeRewrite):
@@ -85,16 +96,6 @@ class DequantizeAfterGather(NodeRewrite):
             NewNode("DequantizeLinear", [rows, *dequantize.inputs[1:]], [out.name], attributes),
         )
         editor.note("lookup(s) of rows dequantised afterwards")
-
-
-WIDE = (TensorProto.INT32, TensorProto.INT64)  # a Cast to these keeps token ids
-KEEPS_ELEMENTS = SAME_ORDER | {"Cast"}
-NAMES: Mapping[Role, str] = {
-    "tokens": "inputs_embeds",
-    "encoder tokens": "inputs_embeds",
-    "positions": "position_embeds",
-    "token types": "token_type_embeds",
-}
 
 
 class Embedding(Struct, frozen=True):
@@ -201,9 +202,6 @@ def id_input(value: Value | None, in_tuples: bool = False) -> Value | None:
     return source if source.kind == "input" and not source.scope.path and is_integer and not in_tuples else None
 
 
-TO_SOFTMAX = REARRANGING | operator_set("Add Cast Div Max Mul Sub")
-
-
 class HostInput(Struct, frozen=True):
     """A value that becomes an input."""
 
@@ -299,10 +297,6 @@ def freezable_symbols(model: Model, shapes: Shapes) -> frozenset[str]:
             grows = counts == "past" or (counts == "total" and bool(model.roles.pasts))
             (growing if grows else others).update(dim.symbols)
     return frozenset(others - growing)
-
-
-SCORES = SAME_ORDER | operator_set("Add Cast Div Expand Mul Sub Tanh Where")
-Over = Literal["slots", "source"]
 
 
 class MissingMask(NamedTuple):

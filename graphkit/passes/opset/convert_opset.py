@@ -34,6 +34,9 @@ REORDERED = {"AveragePool": 19, "Gelu": 20}  # versions from which onnxruntime a
 ALWAYS = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})  # onnxruntime's own in every older version
 OPTIONAL = OpSchema.FormalParameterOption.Optional
 Formals = Sequence[OpSchema.FormalParameter]
+DEFAULT_DOMAINS = ("", "ai.onnx")
+UNKNOWN = "onnx has no {} in that opset, so that it is not known to stay the same"
+ASSERTION = re.compile(r".*Assertion .*? failed: ", re.S)  # what onnx's converter puts before what it says
 
 
 class Step(NamedTuple):
@@ -83,10 +86,6 @@ def _formal_obstacle(before: Formals, after: Formals, what: str) -> str:
             return f"has another {what} '{new.name}'"
     added = [new.name for new in after[len(before) :] if new.option != OPTIONAL]
     return f"needs another {what} '{added[0]}'" if added else ""
-
-
-DEFAULT_DOMAINS = ("", "ai.onnx")
-UNKNOWN = "onnx has no {} in that opset, so that it is not known to stay the same"
 
 
 @dataclass(frozen=True)
@@ -206,9 +205,6 @@ def declare_version(proto: onnx.ModelProto, version: int) -> None:
         proto.opset_import.append(onnx.helper.make_opsetid("", version))
     needed = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", version)], ignore_unknown=True)
     proto.ir_version = max(proto.ir_version, needed)
-
-
-ASSERTION = re.compile(r".*Assertion .*? failed: ", re.S)  # what onnx's converter puts before what it says
 
 
 def converted_by_onnx(model: Model, version: int) -> Model:

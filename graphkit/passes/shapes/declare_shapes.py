@@ -31,6 +31,9 @@ from graphkit.shapes.constraints.failing_sizes import check_sizes, impossible_si
 from graphkit.shapes.graph_inputs import DimSpec, Inputs, InputShapes, SymbolRanges, SymbolSizes
 from graphkit.shapes.input_dims import DeclaredInputs, claimed_inputs, declare_dim, declared_inputs, read_dim
 
+MAX_TEXT = 200  # characters of a dim that anybody wants to read
+INT64 = onnx.TensorProto.INT64
+
 
 class InferOutputShapes(Pass):
     """Declare the dims of the outputs anew, as far as they follow from the inputs.
@@ -94,9 +97,6 @@ def _declare_tensor(
             declare_dim(declared, dim, read.groups)
         elif before is not None and dim != before and not before.symbols <= symbols:
             declared.ClearField("dim_param")
-
-
-MAX_TEXT = 200  # characters of a dim that anybody wants to read
 
 
 class DeclareShapes(Pass):
@@ -187,9 +187,6 @@ class _Declarer:
             is_short = all(len(dim.dim_param) <= MAX_TEXT for dim in tensor.shape.dim)
             self._known[dims] = tensor.shape if is_short else None
         return self._known[dims]
-
-
-INT64 = onnx.TensorProto.INT64
 
 
 def hide_frozen_dims(model: Model, bodies: Collection[Scope], shapes: Shapes) -> Model:

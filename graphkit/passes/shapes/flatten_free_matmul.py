@@ -35,6 +35,7 @@ Exit = Callable[[Node, Value], bool]  # whether a node that reads a flat value c
 
 LIFTABLE = UNARY | BROADCASTING.keys() | UNIDIRECTIONAL.keys() | RULES.keys() | {"Gather", "Transpose"}
 LIFTABLE -= {"Expand", "Pad", "SimplifiedLayerNormalization", "Tile"}
+Names = dict[Value, Value | str]  # by flat value, the lifted one
 
 
 class Lift(Struct, frozen=True):
@@ -336,9 +337,6 @@ class FlatRegions:
 
 def _reading_text(node: Node, value: Value) -> str:
     return f"{node.operator} '{node.label}' reads '{value.name}' flat"
-
-
-Names = dict[Value, Value | str]  # by flat value, the lifted one
 
 
 class FlattenFreeMatmul(Rewrite):

@@ -29,6 +29,9 @@ from graphkit.symbolic.expr import Atom, Call, Symbol
 INTEGER_MIN_SINCE = 12  # opset from which Min and Max take int64
 MOD_SINCE = 10
 INT64, INT32 = onnx.TensorProto.INT64, onnx.TensorProto.INT32
+Elements = tuple[Expr, ...]
+Place = tuple[Node, int]  # an input of a node
+Need = tuple[Elements, int, int]  # the elements, the rank and the dtype of a tensor to compute
 
 
 class DimsEmitter:
@@ -145,11 +148,6 @@ class DimsEmitter:
 
 def _elements_text(elements: Sequence[Expr]) -> str:
     return ",".join(map(str, elements))
-
-
-Elements = tuple[Expr, ...]
-Place = tuple[Node, int]  # an input of a node
-Need = tuple[Elements, int, int]  # the elements, the rank and the dtype of a tensor to compute
 
 
 class RematerializeShapes(Rewrite):

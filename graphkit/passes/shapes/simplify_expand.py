@@ -20,6 +20,9 @@ from graphkit.rewrite import Builder, Editor, MatchFailure, NodeInput, NodeRewri
 from graphkit.shapes import Expr, const
 
 EXPAND_SINCE = 8
+BROADCAST_SINCE = 7
+MULTIPLIED = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.INT32, TensorProto.INT64}
+MAX_ONES = 1 << 20
 
 
 class CanonicalizeExpand(NodeRewrite):
@@ -143,11 +146,6 @@ def broadcast_dims(shapes: Iterable[Dims]) -> Dims | None:
             return None
         result.append(large.pop() if large else const(1))
     return tuple(result)
-
-
-BROADCAST_SINCE = 7
-MULTIPLIED = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.INT32, TensorProto.INT64}
-MAX_ONES = 1 << 20
 
 
 @dataclass(frozen=True)

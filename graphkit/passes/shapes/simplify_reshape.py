@@ -20,6 +20,7 @@ from graphkit.shapes import Expr, lower, symbol
 from graphkit.symbolic.expr import Atom, TooComplexError
 
 MAX_SIZE = (1 << 63) - 1  # of a dim; what a model computes may be larger, which no tensor holds
+Group = tuple[int, list[int]]  # the first axis before a Transpose, and the axes that a Reshape behind it makes
 
 
 def reshape_spec(before: Sequence[Expr], after: Dims) -> tuple[int, ...] | None:
@@ -446,9 +447,6 @@ class MoveReshapeBeforeTranspose(NodeRewrite):
 
 def _may_be_zero(dim: Expr) -> bool:
     return lower(dim.substitute({name: symbol(name, 0) for name in dim.symbols})) < 1
-
-
-Group = tuple[int, list[int]]  # the first axis before a Transpose, and the axes that a Reshape behind it makes
 
 
 def _match_axes(before: Dims, after: Dims, perm: Sequence[int]) -> list[Group] | None:

@@ -21,6 +21,10 @@ from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeInput, 
 from graphkit.shapes import Expr, Shapes, const, lower, upper
 from graphkit.symbolic.expr import Call
 
+Planned = Mapping[Node, Sequence[NewNode]]  # what takes the place of a node
+MORE_NODES = "Slices and Concats would be more nodes than it and what computes its indices"
+Bound = int | Value
+
 
 def dead_after_removal(editor: Editor, gone: Iterable[Node], kept: Container[Value]) -> set[Node]:
     """Return nodes that go, and those before them that nothing else needs then, but for values that are kept.
@@ -109,12 +113,6 @@ def _known_dims(shapes: Shapes, value: Value) -> Dims:
     if (dims := shapes[value].dims) is None:
         raise MatchFailure(f"the rank of '{value.name}' is not known: {shapes.reason(value)}")
     return dims
-
-
-Planned = Mapping[Node, Sequence[NewNode]]  # what takes the place of a node
-
-
-MORE_NODES = "Slices and Concats would be more nodes than it and what computes its indices"
 
 
 @dataclass(frozen=True)
@@ -242,9 +240,6 @@ def _is_worth_it(editor: Editor, planned: Planned) -> bool:
     made = [new for nodes in planned.values() for new in nodes]
     kept = {source for new in made for source in new.inputs if isinstance(source, Value)}
     return len(made) <= len(dead_after_removal(editor, planned, kept))
-
-
-Bound = int | Value
 
 
 class _Range(Struct, frozen=True):

@@ -16,6 +16,9 @@ from graphkit.ops.tensor import element_number, element_numbers, is_to_the_end
 from graphkit.rewrite import Builder, Editor, MatchFailure, NodeRewrite
 from graphkit.shapes import Expr, lower, upper
 
+Bounds = dict[int, tuple[int, int, int]]  # by axis: start, end, step
+MAX_PARTS = 1024  # of a Concat: where one is read twice at each of many levels, the parts double with each
+
 
 class CanonicalizeSlice(NodeRewrite):
     """Give each Slice of step 1 constant bounds, or remove it if it cuts nothing off.
@@ -163,9 +166,6 @@ def _plain_end(end: Expr, dim: Expr) -> Expr | int:
     return from_end if from_end is not None and from_end < 0 <= lower(end) else end
 
 
-Bounds = dict[int, tuple[int, int, int]]  # by axis: start, end, step
-
-
 class MergeSlices(NodeRewrite):
     """Merge a Slice and the Slices that read it into Slices of more axes, such as `x[:, ::2]` and `[:, :, 1::2]`.
 
@@ -282,9 +282,6 @@ class DropEmptyParts(NodeRewrite):
         elif first.dims != after.dims or first.dtype != after.dtype or not editor.bypass(node, kept[0]):
             return
         editor.note("input(s) without elements removed", len(parts) - len(kept))
-
-
-MAX_PARTS = 1024  # of a Concat: where one is read twice at each of many levels, the parts double with each
 
 
 class MergeConcats(NodeRewrite):

@@ -39,6 +39,12 @@ KEPT = "logits_kept"  # the input; the dim of the logits is called so too
 TOKENS = 1  # the axis
 END = 2**63 - 1
 PRODUCTS = operator_set("MatMul") | operator_set("MatMulNBits", "com.microsoft")
+SINCE = 13  # Squeeze takes its axes as an input, and Softmax works along one axis
+WIDE = 8  # columns for each row: with fewer, the packed matrix is read as fast or faster
+LARGE = 16 * 2**20  # bytes: a smaller matrix may stay in the caches of a processor
+AXIS = 1  # of `[batch, 1, width]`
+LAST = {-1: -1, 2: 1}  # the last of three axes, as it counts among two
+ALONG_LAST = SOFTMAXES | NORMALIZATIONS  # by default
 
 
 class KeepLastLogits(Pass):
@@ -138,11 +144,6 @@ def _has_tokens(dims: Dims | None, whole: Dims) -> bool:
     return dims is not None and len(dims) == 3 and dims[:2] == whole[:2]
 
 
-SINCE = 13  # Squeeze takes its axes as an input, and Softmax works along one axis
-WIDE = 8  # columns for each row: with fewer, the packed matrix is read as fast or faster
-LARGE = 16 * 2**20  # bytes: a smaller matrix may stay in the caches of a processor
-
-
 @dataclass(frozen=True)
 class UnpackLogitsWeight(Rewrite):
     """Give the matrix that makes logits a leading axis of 1.
@@ -218,11 +219,6 @@ class UnpackLogitsWeight(Rewrite):
                     of_three_axes = NewNode("MatMul", [product.operand(0), name], [raised], like=product)
                     editor.replace(product, of_three_axes, NewNode("Squeeze", [raised, first], [result]))
                 editor.note("matrix of logits given a third axis, so that onnxruntime does not pack it")
-
-
-AXIS = 1  # of `[batch, 1, width]`
-LAST = {-1: -1, 2: 1}  # the last of three axes, as it counts among two
-ALONG_LAST = SOFTMAXES | NORMALIZATIONS  # by default
 
 
 class SqueezeTokenAxis(Rewrite):

@@ -18,6 +18,8 @@ from graphkit.rewrite import Editor, Matched, NewNode, Pass, copy_proto
 from graphkit.rewrite.new_interface import NewInput, declared_dims_in, drop_dead_inputs, with_interface, with_names
 from graphkit.shapes import infer
 
+PREFIX = "encoder/"
+
 
 def compose_models(first: Model, second: Model, links: Mapping[str, str], prefix: str) -> Model:
     """Return a model that runs one model and then another, which reads it and whose names and metadata stay.
@@ -108,9 +110,6 @@ def _annotate_quantization(merged: onnx.GraphProto, graph: onnx.GraphProto, name
         made = merged.quantization_annotation.add(tensor_name=name(annotation.tensor_name))
         for entry in annotation.quant_parameter_tensor_names:
             made.quant_parameter_tensor_names.add(key=entry.key, value=name(entry.value))
-
-
-PREFIX = "encoder/"
 
 
 @dataclass(frozen=True)
