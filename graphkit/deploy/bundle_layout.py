@@ -194,10 +194,8 @@ class _Part:
             value = self.values[name]
             dims, dtype = self.shapes[value].dims, dtype_name(self.shapes[value].dtype)
             if dtype not in BYTES:
-                raise UsageError(
-                    f"{self.model.label}: state '{state}' is {dtype}, of which hosts have no arrays - export it with "
-                    "state in float16 or float32"
-                )
+                problem = f"state '{state}' is {dtype}, of which hosts have no arrays"
+                raise UsageError(f"{self.model.label}: {problem} - export it with state in float16 or float32")
             if dims is None:
                 raise UsageError(f"the rank of state '{state}' is not known: {self.shapes.reason(value)}")
             shape = tuple(self._size(state, value, axis) for axis in range(len(dims)))
@@ -225,10 +223,8 @@ class _Part:
             reason = self._shapes_at_largest.reason(value)
             raise UsageError(f"{self.model.label}: how large state '{state}' can be is not known: {reason}")
         if size < 1:
-            raise UsageError(
-                f"state '{state}' is {dim} long, which is {size} at these sizes - give larger ones with --max-source "
-                "or --dim"
-            )
+            problem = f"state '{state}' is {dim} long, which is {size} at these sizes"
+            raise UsageError(f"{problem} - give larger ones with --max-source or --dim")
         if any(self.symbols.get(name) == "batch" for name in dim.symbols) and dim.atom is None:
             raise UsageError(f"state '{state}' has {dim} rows, and a state has one for each of the batch")
         return size

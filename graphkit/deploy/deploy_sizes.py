@@ -150,18 +150,14 @@ def _count_slots(asked: _Lengths, step: Model | None, first: Model | None) -> in
         if static is not None and asked.most is not None:  # a lowering
             static, beside = static - 1, " beside the new token"
         if static is not None and asked.slots not in (None, static):
-            raise UsageError(
-                f"{step.name}: its cache has {static} slots{beside} from the start, not {asked.slots} - "
-                f"leave out {asked.slots_flag}, or export it with as many"
-            )
+            problem = f"its cache has {static} slots{beside} from the start, not {asked.slots}"
+            raise UsageError(f"{step.name}: {problem} - leave out {asked.slots_flag}, or export it with as many")
         if static is not None:
             return static
         most = most_positions(step)
         if most is not None and asked.slots is not None and asked.slots > most:
-            raise UsageError(
-                f"{step.name}: the model has {most} positions, so its cache has at most {most} slots - "
-                f"give {asked.slots_flag} {most}"
-            )
+            problem = f"the model has {most} positions, so its cache has at most {most} slots"
+            raise UsageError(f"{step.name}: {problem} - give {asked.slots_flag} {most}")
     slots = asked.slots or min(asked.default_slots, most or asked.default_slots)
     return slots if asked.slots or first is None else _most_tokens(first, slots)
 
@@ -191,10 +187,8 @@ def _count_source(asked: _Lengths, options: DeployOptions, encoder: Model | None
     if fixed is None or asked.source == fixed:
         return asked.source
     if asked.source != asked.default_source:
-        raise UsageError(
-            f"{encoder.name} takes {fixed} tokens, not {asked.source} - leave out {asked.source_flag}, or export it "
-            "with a dynamic length"
-        )
+        problem = f"{encoder.name} takes {fixed} tokens, not {asked.source}"
+        raise UsageError(f"{problem} - leave out {asked.source_flag}, or export it with a dynamic length")
     return fixed
 
 
@@ -252,10 +246,8 @@ def check_dtypes(models: Iterable[Model]) -> None:
         for value in (*model.graph.inputs, *model.graph.initializers):
             declared = declared_type(value)
             if declared is not None and declared.dtype == TensorProto.BFLOAT16:
-                raise UsageError(
-                    f"{model.name}: '{value.name}' is bfloat16, in which onnxruntime runs nothing on a CPU - export it "
-                    "in float16 or float32"
-                )
+                problem = f"'{value.name}' is bfloat16, in which onnxruntime runs nothing on a CPU"
+                raise UsageError(f"{model.name}: {problem} - export it in float16 or float32")
 
 
 class Sound(Struct, frozen=True):
@@ -417,7 +409,5 @@ def check_source(encoder: Model, sizes: DeploySizes) -> None:
     legal = f"legal lengths: {rules.pop()}; " if len(rules) == 1 else ""
     nearest = check.nearest(source)
     hint = "a longer one with --max-source" if nearest is None else f"--max-source {nearest} or more"
-    raise UsageError(
-        f"{encoder.name} does not run with a source of {source}, nor of less: {check.fault(source)} - "
-        f"{legal}give {hint}"
-    )
+    problem = f"{encoder.name} does not run with a source of {source}, nor of less: {check.fault(source)}"
+    raise UsageError(f"{problem} - {legal}give {hint}")

@@ -111,10 +111,9 @@ class Pipeline(Struct, frozen=True, eq=False):
             return self
         if takes_positions(self.first, self.step):
             ahead = self.halves[0] if self.halves else self.first
-            raise UsageError(
-                f"{ahead.name}: the caller says where the tokens of a prompt stand, and steps only count on - bundle "
-                f"it, or lower {self.step.name} alone, for texts without pictures"
-            )
+            problem = "the caller says where the tokens of a prompt stand, and steps only count on"
+            hint = f"bundle it, or lower {self.step.name} alone, for texts without pictures"
+            raise UsageError(f"{ahead.name}: {problem} - {hint}")
         step = drop_idle_inputs(share_dim_names(self.step, self.first))
         return replace(self, first=step, step=step, halves=())
 
@@ -304,10 +303,8 @@ def models_by_role(folder: Path, models: Sequence[Model]) -> dict[str, Model]:
                 f"{shown_path(folder)}: no decoder here gives a cache to keep - export it with use_cache=True"
             )
         if role in by_role:
-            raise UsageError(
-                f"{shown_path(folder)}: {by_role[role].name} and {model.name} are both for the same step - "
-                "move one elsewhere"
-            )
+            problem = f"{by_role[role].name} and {model.name} are both for the same step"
+            raise UsageError(f"{shown_path(folder)}: {problem} - move one elsewhere")
         by_role[role] = model
     return by_role
 

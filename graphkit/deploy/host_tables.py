@@ -297,10 +297,8 @@ def _run_numbers(part: HostPart, by: By, numbers: Sequence[int]) -> list[Run]:
             if by == "position" and number == part.setting.capacity > 0:
                 break
             if by == "position" and number > 0:
-                raise UsageError(
-                    f"the model has no position {number}, so its cache has at most {number} slots - "
-                    f"give --max-cache-len {number}"
-                ) from error
+                problem = f"the model has no position {number}, so its cache has at most {number} slots"
+                raise UsageError(f"{problem} - give --max-cache-len {number}") from error
             raise
     return runs
 
@@ -359,10 +357,8 @@ def _chosen_by(host_input: HostInput, model: Model, setting: Setting) -> By:
     of_source = [is_of_source(model.roles.of(model.graph.values[name]), setting) for name in dependence.inputs]
     by_position = bool(dependence.symbols & (setting.past | setting.total)) or not all(of_source)
     if by_position and any(of_source):
-        raise UsageError(
-            f"'{host_input.source.value.name}' depends on the position and on the valid length of the source - "
-            "one input cannot follow both"
-        )
+        problem = f"'{host_input.source.value.name}' depends on the position and on the valid length of the source"
+        raise UsageError(f"{problem} - one input cannot follow both")
     return "position" if by_position else "valid_length"
 
 

@@ -134,10 +134,8 @@ class _Lowering:
         self._add_stage("masks that are added", is_masking=True)
         outcome = self._run_rewrites(DecomposeAttention(unpadded=True))
         if self.is_decoder and outcome.declined:
-            raise UsageError(
-                f"{self.original.name}: {DecomposeAttention.name()}: {outcome.declined[0]} - export attention in plain "
-                "operators"
-            )
+            problem = f"{DecomposeAttention.name()}: {outcome.declined[0]}"
+            raise UsageError(f"{self.original.name}: {problem} - export attention in plain operators")
         self.changes += [PassChange(f"kept: {node}", DecomposeAttention.name()) for node in outcome.declined]
         if self.model is self.staged:
             return
@@ -282,10 +280,8 @@ class _Lowering:
 
     def _adopt_cache(self, outcome: Matched[Growth], name: str) -> None:
         if outcome.declined:
-            raise UsageError(
-                f"{self.original.name}: {name}: {outcome.declined[0]} - export a decoder that joins each cache and "
-                "what is new along one axis"
-            )
+            hint = "export a decoder that joins each cache and what is new along one axis"
+            raise UsageError(f"{self.original.name}: {name}: {outcome.declined[0]} - {hint}")
         for growth in outcome.matches:
             self.interface.axes[growth.past.name] = growth.axis
             self.interface.writes[growth.given] = growth.past.name
@@ -310,10 +306,9 @@ class _Lowering:
         self.model = drop_dead_inputs(fold(frozen, options=FoldingOptions(keep_fusions=False)).model)
         read = {value.name for value in self.model.graph.inputs}
         if idle := [past for past in self.interface.writes.values() if past not in read]:
-            raise UsageError(
-                f"{self.original.name}: no logits follow from '{idle[0]}': a layer is cut off - export it anew, or "
-                "leave its cache out with graphkit extract"
-            )
+            problem = f"no logits follow from '{idle[0]}': a layer is cut off"
+            hint = "export it anew, or leave its cache out with graphkit extract"
+            raise UsageError(f"{self.original.name}: {problem} - {hint}")
         self._add_stage("sizes fixed, folded", is_narrower=True)
         addend = find_unequal_addend(self.model, self.sizes.slots + 1) if self.original.roles.has_slots else None
         if addend is not None:

@@ -324,10 +324,8 @@ def _find_stacks(contract: Contract, step: Model, taken: Collection[str]) -> Ite
     for state in contract.states:
         entry = entries.get(state.name)
         if entry is None or len(state.shape) != 4 or state.axis not in (None, 2):
-            raise UsageError(
-                f"'{state.name}' is {list(state.shape)}, not one layer's [batch, heads, slots, head_dim] - lower with "
-                "--kv-layout per-layer"
-            )
+            problem = f"'{state.name}' is {list(state.shape)}, not one layer's [batch, heads, slots, head_dim]"
+            raise UsageError(f"{problem} - lower with --kv-layout per-layer")
         attention = "cross" if step.roles.is_cross(entry) else "self"
         groups.setdefault((attention, entry.slot.kind), {})[entry.slot.index] = state
     for (attention, kind), layers in groups.items():

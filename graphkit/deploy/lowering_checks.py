@@ -195,10 +195,8 @@ def check_padding(part: Lowered, original: Model, folder: Path) -> None:
     if not _find_leaks(part.model, list(part.model.graph.outputs), pair, length, _valid_dims(original, length // 2)):
         return
     if is_fixed:
-        raise UsageError(
-            f"{original.name}: it takes {length} tokens, no mask hides those that pad, and nothing says which token "
-            "does - give it with --pad"
-        )
+        problem = f"it takes {length} tokens, no mask hides those that pad, and nothing says which token does"
+        raise UsageError(f"{original.name}: {problem} - give it with --pad")
     values = [value for node in part.model.graph.nodes for value in node.results]
     leaks = _find_leaks(part.model, values, pair, length, {})
     of_all = [value for value in leaks if length in (infer(part.model)[value].sizes() or ())]  # not of a part of them

@@ -220,10 +220,9 @@ class BundleExport(Struct, frozen=True, eq=False, dict=True):
             return cls(None, chains, read_token_settings(path, has_encoder=False), initial)
         pipeline = find_pipeline(path)
         if pipeline.step is None:
-            raise UsageError(
-                f"{shown_path(path)}: it has no decoder with a cache, so that there is no state to share - "
-                "export one with a past; a model that runs once needs no bundle: fold or lower it"
-            )
+            problem = "it has no decoder with a cache, so that there is no state to share"
+            hint = "export one with a past; a model that runs once needs no bundle: fold or lower it"
+            raise UsageError(f"{shown_path(path)}: {problem} - {hint}")
         pipeline.check_static_cache(path)
         return cls(pipeline.with_encoder_apart() if apart else pipeline, (), pipeline.settings)
 

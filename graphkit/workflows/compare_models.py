@@ -147,10 +147,9 @@ class _Comparison(Struct, eq=False, dict=True):
         file = self._dumped_arrays if self.inputs is None else ArrayFile(self.inputs, self.options.limits)
         names = tuple(fed_inputs(self.model)) if self.inputs is None else file.names
         if missing := [name for name in names if name not in file.names]:
-            raise UsageError(
-                f"{file.label}: it has no '{missing[0]}', an input that its tensors were made with - give the inputs "
-                "with --inputs FILE.npz, or put them into that file"
-            )
+            problem = f"it has no '{missing[0]}', an input that its tensors were made with"
+            hint = "give the inputs with --inputs FILE.npz, or put them into that file"
+            raise UsageError(f"{file.label}: {problem} - {hint}")
         values = self.model.graph.values
         known = {name: declared_type(values[name]) for name in names if name in values}
         file.find_layouts({name: known_type.dims for name, known_type in known.items() if known_type is not None})
