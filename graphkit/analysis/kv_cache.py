@@ -228,7 +228,7 @@ def kv_cache(model: ModelLike, context: int = DEFAULT_CONTEXT) -> KVCache:
     kept = {**found, **cut_caches(model)} if windows else {}
     sizes = [(kept[entry], layout.bytes_per_token or 0) for entry, layout in growing if entry in kept]
 
-    def unused(n: int) -> int:
+    def unused_bytes(n: int) -> int:
         """Return the bytes of tokens before the windows, of so many tokens."""
         return sum(max(n - tokens, 0) * size for tokens, size in sizes)
 
@@ -246,7 +246,7 @@ def kv_cache(model: ModelLike, context: int = DEFAULT_CONTEXT) -> KVCache:
         bytes_per_token=per_token,
         bytes_per_encoder_token=_add_bytes(cross),
         fixed_bytes=sum(layout.fixed_bytes or 0 for layout in layouts),
-        memory=tuple(Memory(n, n * per_token, n * per_token - unused(n)) for n in contexts) if per_token else (),
+        memory=tuple(Memory(n, n * per_token, n * per_token - unused_bytes(n)) for n in contexts) if per_token else (),
         warnings=tuple(_cache_warnings(roles)),
         states=tuple(_state_feeds(roles)),
         length=next((dim for dim in lengths if isinstance(dim, str)), ""),

@@ -54,6 +54,16 @@ if TYPE_CHECKING:
 COMMANDS = 3  # at most
 LEFT = 3  # rows for findings that commands leave
 ANEW = "export it anew"  # what a way out begins with that no command is; where it is for the worst, none is shown
+CANNOT_RUN = {"invalid-graph", "never-runs"}  # missing data can be put beside the model
+MENDED = "unloadable"  # which fold mends; nothing else runs before
+CHECKABLE = {"wrong-shape", "empty-dim"}
+ALONE = ("encoder", "vision", "decoder-only")  # roles that `graphkit lower` takes without other models
+RECURRENT = ("recurrent decoder", "recurrent")  # roles that `graphkit bundle` takes without other models
+DECODERS = ({"merged decoder"}, {"first-step decoder", "decoder with past"})
+PAIRS = ({"first-step decoder", "decoder-only"}, {"first-step decoder", "recurrent decoder"})  # without an encoder
+FETCHING = ("lower", "bundle")
+NOT_ON_CPU = {"bfloat16"}  # dtypes in which onnxruntime runs nothing on a CPU
+ASKED = {"gelu-to-tanh": "--gelu-to-tanh", "dequantize": "--dequantize"}  # options that are off by default
 
 
 @dataclass(frozen=True)
@@ -210,18 +220,6 @@ def _finding_line(kind: Kind, findings: Sequence[Finding], most: int) -> str:
     if more and len(first) < len(kind.says) + len(places[0]) / 2:  # too little is left of a place that is cut
         return f"{kind.says}: {len(places):,} cases ({kind.section})"
     return f"{first}{more} ({kind.section})"
-
-
-CANNOT_RUN = {"invalid-graph", "never-runs"}  # missing data can be put beside the model
-MENDED = "unloadable"  # which fold mends; nothing else runs before
-CHECKABLE = {"wrong-shape", "empty-dim"}
-ALONE = ("encoder", "vision", "decoder-only")  # roles that `graphkit lower` takes without other models
-RECURRENT = ("recurrent decoder", "recurrent")  # roles that `graphkit bundle` takes without other models
-DECODERS = ({"merged decoder"}, {"first-step decoder", "decoder with past"})
-PAIRS = ({"first-step decoder", "decoder-only"}, {"first-step decoder", "recurrent decoder"})  # without an encoder
-FETCHING = ("lower", "bundle")
-NOT_ON_CPU = {"bfloat16"}  # dtypes in which onnxruntime runs nothing on a CPU
-ASKED = {"gelu-to-tanh": "--gelu-to-tanh", "dequantize": "--dequantize"}  # options that are off by default
 
 
 class Facts(Struct, frozen=True):

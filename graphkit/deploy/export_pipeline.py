@@ -63,6 +63,18 @@ ROLES = {
     "merged decoder": "merged",
 }
 STATES, READS = "last_hidden_state", "encoder_hidden_states"
+KEYS = {"pad": "pad_token_id", "start": "decoder_start_token_id", "first": "bos_token_id", "ends": "eos_token_id"}
+MOST = (1 << 31) - 1  # what every language counts to
+UNSET = (
+    "exponential_decay_length_penalty", "sequence_bias", "constraints", "force_words_ids", "stop_strings", "max_time",
+    "watermarking_config", "dola_layers", "language", "task",
+)  # fmt: skip
+OFF = ("do_sample", "renormalize_logits", "remove_invalid_values", "token_healing", "return_timestamps")
+NONE = ("diversity_penalty", "penalty_alpha", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size")
+ONE = ("num_beam_groups", "repetition_penalty", "encoder_repetition_penalty", "guidance_scale")
+NOT_FOLLOWED = {  # settings that change tokens, each with the value that changes nothing, as null does
+    **dict.fromkeys(UNSET), **dict.fromkeys(OFF, False), **dict.fromkeys(NONE, 0), **dict.fromkeys(ONE, 1),
+}  # fmt: skip
 
 
 class Pipeline(Struct, frozen=True, eq=False):
@@ -378,20 +390,6 @@ def _token_comparisons(model: Model) -> Iterator[tuple[Node, Value, Array]]:
                 continue
             if (data := shapes[constants].data) is not None:
                 yield node, ids, data
-
-
-KEYS = {"pad": "pad_token_id", "start": "decoder_start_token_id", "first": "bos_token_id", "ends": "eos_token_id"}
-MOST = (1 << 31) - 1  # what every language counts to
-UNSET = (
-    "exponential_decay_length_penalty", "sequence_bias", "constraints", "force_words_ids", "stop_strings", "max_time",
-    "watermarking_config", "dola_layers", "language", "task",
-)  # fmt: skip
-OFF = ("do_sample", "renormalize_logits", "remove_invalid_values", "token_healing", "return_timestamps")
-NONE = ("diversity_penalty", "penalty_alpha", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size")
-ONE = ("num_beam_groups", "repetition_penalty", "encoder_repetition_penalty", "guidance_scale")
-NOT_FOLLOWED = {  # settings that change tokens, each with the value that changes nothing, as null does
-    **dict.fromkeys(UNSET), **dict.fromkeys(OFF, False), **dict.fromkeys(NONE, 0), **dict.fromkeys(ONE, 1),
-}  # fmt: skip
 
 
 class TokenSettings(Struct, frozen=True):

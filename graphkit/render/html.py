@@ -43,6 +43,16 @@ DRAWING: Section = ("drawing", "Drawing", [])  # which the script fills
 CHARACTER, BOX_HEIGHT, GAP, ROW = 6.7, 22, 14, 52  # pixels
 MAX_LABEL = 34
 SHAPES = {"const": "plaintext", "data": "ellipse", "consumer": "box3d"}
+PageGraph = Mapping[str, object]
+MODULES = (  # each after those that it imports
+    *("elements", "formulas", "sizes", "memory", "graph", "kinds", "modules", "levels", "layered", "drawing"),
+    *("neighbourhood", "pair", "charts", "treemap", "figures", "tables", "links", "panel", "colours"),
+    *("drawings", "main"),
+)
+IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./(\w+)\.mjs";$', re.MULTILINE)
+EXPORT = re.compile(r"^export ((?:function|class|const) (\w+))", re.MULTILINE)
+COMMENT = re.compile(r"^ *//[^\n]*\n|(^ *)?/\*\*(?:(?!\*/).)*\*/(?(1)\n| ?)", re.MULTILINE | re.DOTALL)
+NOT_IN_AN_ID = re.compile(r"[^a-z0-9]+")
 
 
 def html_fragment(result: Document) -> str:
@@ -124,18 +134,6 @@ def _formula_html(cell: Formula) -> str:
     }
     attributes = "".join(f' {name}="{escape_html(text)}"' for name, text in named.items() if text)
     return f"<data{attributes}>{escape_html(cell.text)}</data>"
-
-
-PageGraph = Mapping[str, object]
-MODULES = (  # each after those that it imports
-    *("elements", "formulas", "sizes", "memory", "graph", "kinds", "modules", "levels", "layered", "drawing"),
-    *("neighbourhood", "pair", "charts", "treemap", "figures", "tables", "links", "panel", "colours"),
-    *("drawings", "main"),
-)
-IMPORT = re.compile(r'^import (\{[^}]*\}) from "\./(\w+)\.mjs";$', re.MULTILINE)
-EXPORT = re.compile(r"^export ((?:function|class|const) (\w+))", re.MULTILINE)
-COMMENT = re.compile(r"^ *//[^\n]*\n|(^ *)?/\*\*(?:(?!\*/).)*\*/(?(1)\n| ?)", re.MULTILINE | re.DOTALL)
-NOT_IN_AN_ID = re.compile(r"[^a-z0-9]+")
 
 
 def html_page(

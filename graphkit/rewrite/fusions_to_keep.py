@@ -30,6 +30,39 @@ SHAPE_BOUNDS_SINCE = 15  # of Shape; onnxruntime finds the positions of older op
 ACTIVATIONS = ("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Selu", "Sigmoid", "Softplus", "Softsign", "Tanh")
 RANK_KEPT = ("Add", "Conv", "Div", "Mul", "Relu")
 MAX_CONE = 40  # nodes that compute positions or shapes, as MAX_NODES
+AXES_AS_INPUT_SINCE = 13  # of Unsqueeze; onnxruntime looks for a causal attention of older operator sets only
+# Limits of patterns, not of walks: what is larger is no such pattern, and no Softmax costs a walk of the whole graph.
+MAX_NODES = 200  # of an attention, with those that compute its shapes
+MASKS: tuple[tuple[Step, ...], ...] = (  # from a Softmax up to the mask's Unsqueezes
+    ((0, "Add"), (None, "Mul"), (0, "Sub"), (1, "Cast")),
+    ((0, "Add"), (None, "Mul"), (0, "Sub")),
+    ((0, "Where"), (0, "Equal")),
+    ((0, "Where"), (0, "Cast"), (0, "Equal")),
+    ((0, "Add"), (0, "Where"), (0, "Equal")),
+    ((0, "Add"), (0, "Where"), (0, "Cast"), (0, "Equal")),
+)
+EXPANDED_MASKS: tuple[tuple[Step, ...], ...] = (
+    ((0, "Add"), (None, "Where"), (0, "Cast"), (0, "Sub")),
+    ((0, "Add"), (None, "Where"), (0, "Cast"), (0, "Sub"), (1, "Cast")),
+    ((0, "Add"), (None, "Where"), (0, "Cast"), (0, "Cast"), (0, "Sub")),
+    ((0, "Add"), (None, "Where"), (0, "Cast"), (0, "Cast"), (0, "Sub"), (1, "Cast")),
+)
+ADDED_MASKS: tuple[tuple[Step, ...], ...] = (
+    ((1, "Mul"), (0, "Sub"), (1, "Cast")),
+    ((1, "Slice"), (0, "Mul"), (0, "Sub"), (1, "Cast")),
+    ((1, "Slice"), (0, "Mul"), (0, "Sub")),
+)
+DISTANCES: tuple[Step, ...] = ((0, "Slice"), (0, "Unsqueeze"), (0, "Transpose"), (0, "Gather"))
+SIGNED: tuple[Step, ...] = ((1, "Add"), (1, "Where"))
+LIMIT: tuple[Step, ...] = ((2, "Min"), (1, "ConstantOfShape"), (0, "Shape"))
+PLUMBING = ("ConstantOfShape", "Min", "Shape", "Slice", "Unsqueeze")
+LAST_DIM: tuple[Step, ...] = ((1, "Concat"), (1, "Unsqueeze"), (0, "Squeeze"), (0, "Slice"), (0, "Shape"))
+FIRST_ROW: tuple[Step, ...] = ((1, "Unsqueeze"), (0, "Sub"), (0, "Squeeze"), (0, "Slice"), (0, "Shape"))
+SPLIT: tuple[Step, ...] = (  # from the choice of scores up to the Split into q, k and v
+    *((1, "Div"), (0, "MatMul")),
+    *((0, "Transpose"), (0, "Reshape"), (0, "Split")),
+)
+PROJECTED: tuple[Step, ...] = ((0, "Reshape"), (0, "Gemm"), (0, "Reshape"))
 
 
 def climb_inputs(node: Node, *path: Step) -> list[Node] | None:
@@ -116,41 +149,6 @@ def is_static(nodes: Sequence[Node], dims_of: DimsOf) -> bool:
     """Whether all Shapes among nodes are of tensors whose dims are numbers."""
     taken = [dims_of(value) for node in nodes if node.is_op("Shape") and (value := node.input(0)) is not None]
     return all(dims is not None and all(dim.constant is not None for dim in dims) for dims in taken)
-
-
-AXES_AS_INPUT_SINCE = 13  # of Unsqueeze; onnxruntime looks for a causal attention of older operator sets only
-# Limits of patterns, not of walks: what is larger is no such pattern, and no Softmax costs a walk of the whole graph.
-MAX_NODES = 200  # of an attention, with those that compute its shapes
-MASKS: tuple[tuple[Step, ...], ...] = (  # from a Softmax up to the mask's Unsqueezes
-    ((0, "Add"), (None, "Mul"), (0, "Sub"), (1, "Cast")),
-    ((0, "Add"), (None, "Mul"), (0, "Sub")),
-    ((0, "Where"), (0, "Equal")),
-    ((0, "Where"), (0, "Cast"), (0, "Equal")),
-    ((0, "Add"), (0, "Where"), (0, "Equal")),
-    ((0, "Add"), (0, "Where"), (0, "Cast"), (0, "Equal")),
-)
-EXPANDED_MASKS: tuple[tuple[Step, ...], ...] = (
-    ((0, "Add"), (None, "Where"), (0, "Cast"), (0, "Sub")),
-    ((0, "Add"), (None, "Where"), (0, "Cast"), (0, "Sub"), (1, "Cast")),
-    ((0, "Add"), (None, "Where"), (0, "Cast"), (0, "Cast"), (0, "Sub")),
-    ((0, "Add"), (None, "Where"), (0, "Cast"), (0, "Cast"), (0, "Sub"), (1, "Cast")),
-)
-ADDED_MASKS: tuple[tuple[Step, ...], ...] = (
-    ((1, "Mul"), (0, "Sub"), (1, "Cast")),
-    ((1, "Slice"), (0, "Mul"), (0, "Sub"), (1, "Cast")),
-    ((1, "Slice"), (0, "Mul"), (0, "Sub")),
-)
-DISTANCES: tuple[Step, ...] = ((0, "Slice"), (0, "Unsqueeze"), (0, "Transpose"), (0, "Gather"))
-SIGNED: tuple[Step, ...] = ((1, "Add"), (1, "Where"))
-LIMIT: tuple[Step, ...] = ((2, "Min"), (1, "ConstantOfShape"), (0, "Shape"))
-PLUMBING = ("ConstantOfShape", "Min", "Shape", "Slice", "Unsqueeze")
-LAST_DIM: tuple[Step, ...] = ((1, "Concat"), (1, "Unsqueeze"), (0, "Squeeze"), (0, "Slice"), (0, "Shape"))
-FIRST_ROW: tuple[Step, ...] = ((1, "Unsqueeze"), (0, "Sub"), (0, "Squeeze"), (0, "Slice"), (0, "Shape"))
-SPLIT: tuple[Step, ...] = (  # from the choice of scores up to the Split into q, k and v
-    *((1, "Div"), (0, "MatMul")),
-    *((0, "Transpose"), (0, "Reshape"), (0, "Split")),
-)
-PROJECTED: tuple[Step, ...] = ((0, "Reshape"), (0, "Gemm"), (0, "Reshape"))
 
 
 def masked_attention(softmax: Node, _: DimsOf) -> Iterator[Node]:

@@ -85,6 +85,19 @@ TREE: Schema = {
         {"type": "array", "minItems": 2, "prefixItems": [{"type": "string"}], "items": {"$ref": "#/$defs/Tree"}},
     ],
 }
+Schema = dict[str, Any]
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+PLAIN: Mapping[object, Schema] = {
+    str: {"type": "string"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    type(None): {"type": "null"},
+    Any: {},
+    object: {},
+    Sizes: {"type": "object", "additionalProperties": {"type": "integer"}},
+    Declined: {"type": "string"},
+}
 
 
 def _report_schema() -> Schema:
@@ -147,21 +160,6 @@ def schema_of(name: str) -> Schema:
 def schema_text(name: str) -> str:
     """Return a JSON Schema as text."""
     return json.dumps(schema_of(name), indent=2) + "\n"
-
-
-Schema = dict[str, Any]
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
-PLAIN: Mapping[object, Schema] = {
-    str: {"type": "string"},
-    int: {"type": "integer"},
-    float: {"type": "number"},
-    bool: {"type": "boolean"},
-    type(None): {"type": "null"},
-    Any: {},
-    object: {},
-    Sizes: {"type": "object", "additionalProperties": {"type": "integer"}},
-    Declined: {"type": "string"},
-}
 
 
 def document_schema(name: str, properties: Mapping[str, Schema], named: Mapping[str, Schema], text: str) -> Schema:

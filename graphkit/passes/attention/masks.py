@@ -27,6 +27,15 @@ WIDE = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.BFLOAT16)
 ENOUGH = -20.0  # exp of it is 2e-9: with less a mask lets scores through
 SUMS = "ReduceLogSumExp"  # beside a Softmax: what an attention that may look nowhere weighs its result by
 NEGLIGIBLE = -1e4  # what is filled in for scores that do not count is at most this, in any export
+FLOOR, QUANTIZED_FLOOR = -1e9, -100.0  # for targets that take float models alone, and for those that take 8 bits
+# A masked score that is 50 below another one has a weight of exp(-50), which float32 loses beside 1.
+TIMES = 2  # how many times the largest score a floor is to be, so that a masked one stays below all others
+LEAST_QUANTIZED = -1e3  # with less, scores that are close to each other share a step of 8 bits
+NO_BFLOAT16 = "it masks in bfloat16, of which no constants are made here"
+HALF_FLOOR = -3e4  # a sum of it and of scores is finite in float16
+MAX_CONSTANT = 64 << 20  # bytes of a mask that is computed here
+KEEPS_WHOLE = PRESERVING | PICKING | {"Cast", "Mul", "Sub"}
+MASKING = COPYING | {"Add", "Cast", "Clip", "ConstantOfShape", "Max", "Min", "Mul", "Sub", "Sum"}
 
 
 class Reach(Struct, frozen=True):
@@ -158,17 +167,6 @@ def is_product(value: Value) -> bool:
 
     sources = walk_breadth_first([value], scaled_inputs)
     return any(source.producer is not None and source.producer.operator in PRODUCTS for source in sources)
-
-
-FLOOR, QUANTIZED_FLOOR = -1e9, -100.0  # for targets that take float models alone, and for those that take 8 bits
-# A masked score that is 50 below another one has a weight of exp(-50), which float32 loses beside 1.
-TIMES = 2  # how many times the largest score a floor is to be, so that a masked one stays below all others
-LEAST_QUANTIZED = -1e3  # with less, scores that are close to each other share a step of 8 bits
-NO_BFLOAT16 = "it masks in bfloat16, of which no constants are made here"
-HALF_FLOOR = -3e4  # a sum of it and of scores is finite in float16
-MAX_CONSTANT = 64 << 20  # bytes of a mask that is computed here
-KEEPS_WHOLE = PRESERVING | PICKING | {"Cast", "Mul", "Sub"}
-MASKING = COPYING | {"Add", "Cast", "Clip", "ConstantOfShape", "Max", "Min", "Mul", "Sub", "Sum"}
 
 
 def floor_of(floor: float, dtype: int, reach: Reach | None = None) -> float:
