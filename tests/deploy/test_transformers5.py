@@ -661,6 +661,22 @@ def test_a_layer_that_no_logits_follow_from_is_named(tmp_path: Path) -> None:
         graphkit.lower_folder(export, tmp_path / "lowered", graphkit.LowerOptions(max_cache_len=22))
 
 
+def test_a_decoder_of_rows_alone_needs_its_table(tmp_path: Path) -> None:
+    export = unpacked_export("llama-builder", tmp_path / "export")
+    model = onnx.load(export / "model.onnx", load_external_data=False)
+    (lookup,) = (node for node in model.graph.node if "input_ids" in node.input)
+    (ids,) = (info for info in model.graph.input if info.name == "input_ids")
+    dims = ["batch_size", "sequence_length", None]
+    ids.CopyFrom(helper.make_tensor_value_info("inputs_embeds", onnx.TensorProto.FLOAT, dims))
+    model.graph.node.remove(lookup)
+    for node in model.graph.node:
+        node.input[:] = ["inputs_embeds" if name == lookup.output[0] else name for name in node.input]
+    onnx.save(model, export / "model.onnx")
+    for make in (graphkit.bundle_folder, graphkit.lower_folder):
+        with pytest.raises(UsageError, match=r"rows of embeddings, and no tokens - export it with its table"):
+            make(export, tmp_path / "out")
+
+
 def negate_output(file: Path) -> None:
     """Let a model give its one output negated."""
     proto = onnx.load(file, load_external_data=False)
