@@ -23,7 +23,8 @@ from graphkit.model import Model, load
 from graphkit.runtime.session import IsolatedSession, RunError
 from graphkit.runtime.shared_memory import shared_zeros
 from graphkit.verify.bundle_prompts import Prompt
-from graphkit.verify.rounding import in_float32
+from graphkit.verify.rounding import in_float32, without_rounding
+from graphkit.verify.tolerances import has_float16
 
 UNUSED = "unused slots may hold NaN"
 STEPS = 6  # after the first prompt, where more would not go round a ring
@@ -282,7 +283,7 @@ class AlteredBundle(IsolatedBundle):
 
 
 class WideBundle(NamedTuple):
-    """A bundle of float16 and the models that it was made of, in float32."""
+    """A bundle of float16, or with activations in 8 bits, and the models that it was made of, in float32."""
 
     originals: Originals
     contract: BundleContract
@@ -296,12 +297,12 @@ class WideBundle(NamedTuple):
 
 
 def widen_model(model: Model) -> Model:
-    """Return a model of float16 in float32. Raises ModelError where it is not converted."""
-    return in_float32(model, wide_inputs=True)[0]
+    """Return a model of float16 in float32, and without activations in 8 bits; ModelError if it is not converted."""
+    return without_rounding(in_float32(model, wide_inputs=True)[0] if has_float16(model) else model)
 
 
 def widen_bundle(originals: Originals, folder: Path, contract: BundleContract) -> WideBundle | None:
-    """Return a bundle, of twice the arena, and its originals in float32; None where a model is not converted."""
+    """Return a bundle, of twice the arena, and its originals, all widened; None where a model is not converted."""
 
     def widen(port: BundlePort) -> BundlePort:
         return replace(port, dtype=SINGLE if port.dtype == HALF else port.dtype)
@@ -312,8 +313,8 @@ def widen_bundle(originals: Originals, folder: Path, contract: BundleContract) -
         models = {file: widen_model(load(folder / file)) for file in files}
     except ModelError:
         return None
-    parts = (originals.encoder, originals.first, originals.step)
-    encoder, first, step = (None if part is None else wide[part] for part in parts)
+    parts = (originals.encoder, originals.first, originals.step, originals.head)
+    encoder, first, step, head = (None if part is None else wide[part] for part in parts)
     states = []
     for state in contract.states:
         is_half = state.dtype == HALF
@@ -324,4 +325,4 @@ def widen_bundle(originals: Originals, folder: Path, contract: BundleContract) -
         for each in contract.methods
     ]
     wide_contract = replace(contract, arena=2 * contract.arena, states=tuple(states), methods=tuple(methods))
-    return WideBundle(Originals(encoder, first, step, is_changed=True), wide_contract, models)
+    return WideBundle(Originals(encoder, first, step, is_changed=True, head=head), wide_contract, models)

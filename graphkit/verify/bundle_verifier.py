@@ -55,7 +55,7 @@ from graphkit.verify.input_generator import ExportInputs, InputSpec
 from graphkit.verify.oracle import Oracle, assumed_inputs
 from graphkit.verify.proof_engine import Step, follow_steps, run_isolated
 from graphkit.verify.rewrite_proof import placed_text, placement_fault
-from graphkit.verify.rounding import FACTORS
+from graphkit.verify.rounding import FACTORS, IN_FLOATS, without_rounding
 from graphkit.verify.tolerances import BUNDLE_TOLERANCE, BundleTolerance, has_float16, level_tolerance
 from graphkit.verify.weight_comparison import WrongPart, find_wrong_parts
 
@@ -131,8 +131,11 @@ class BundleVerifier:
         self.several = sorted({*several[:1], *padded[:1], *several[-1:]})
         batch, first = self.contract.sizes["batch"], self.prompts[0]
         is_half = any(map(has_float16, originals.models))
-        # both in float32, where they are of float16 and can be converted: these are compared first
-        self.wide = widen_bundle(originals, folder, self.contract) if is_half and self.provider.is_cpu else None
+        is_rounded = any(without_rounding(model) is not model for model in originals.models)
+        # both in float32, where they round to float16 and can be converted, or to 8 bits: these are compared first
+        is_wide = (is_half or is_rounded) and self.provider.is_cpu
+        self.wide = widen_bundle(originals, folder, self.contract) if is_wide else None
+        self.is_wide_half = is_half and self.wide is not None  # what is of float16 runs as it is too
         compared = originals if self.wide is None else self.wide.originals
         self.truth = record_originals(
             compared,
@@ -151,8 +154,7 @@ class BundleVerifier:
             tolerance = max(level_tolerance(model, self.provider) for model in originals.models)
         # the others come last, and ran at one level alone
         apart = max(map(_prompt_distance, self.prompts, self.truth.logits, self.at_default.logits), default=0.0)
-        is_wide = self.wide is not None
-        self.allowed = BundleTolerance.of(originals.models, apart, tolerance, exact=exact, is_wide=is_wide)
+        self.allowed = BundleTolerance.of(compared.models, apart, tolerance, exact=exact, is_wide=self.is_wide_half)
         # how far logits of float16 may be from the originals in float32, where these themselves are no further
         self.half = BundleTolerance.of(originals.models, 0.0, tolerance, exact=False)
 
@@ -173,7 +175,7 @@ class BundleVerifier:
         for name in tell_each([*choices], "checking", portion_of(progress, 0.74, 0.83), "option of a caller"):
             checks[name] = try_check(choices[name])
         failing = [prompt for prompt, run in zip(self.prompts, runs, strict=True) if run.failure]
-        halves = [] if self.wide is None else self._run_halves(written, notes)
+        halves = self._run_halves(written, notes) if self.is_wide_half else []
         placed = written.placed
         del bundle, written, subject, choices  # what they map or have prepacked need not be there twice
         facts, causes = list[WrongPart](), list[str]()
@@ -194,7 +196,7 @@ class BundleVerifier:
             given = (tuple(structs.replace(run, optimized=True) for run in runs), checks, (*notes, *nodes))
             return BundleProof(near, near, *given, (*causes, *([fault] if fault else [])), provider=str(provider))
         fused: Bundle = IsolatedBundle(self.folder, unchecked=True)
-        halves += [] if self.wide is None else self._run_halves(fused)
+        halves += self._run_halves(fused) if self.is_wide_half else []
         fused = fused if self.wide is None else self.wide.open(self.folder, optimize=True)
         at_default = portion_of(progress, 0.85, 0.95)
         runs += self._run_prompts(fused, self.short, self.at_default, at_default, within=self.allowed.fused)
@@ -257,6 +259,8 @@ class BundleVerifier:
         if (tokens := self.truth.tokens) and all(len(set(row)) == 1 for rows in tokens.values() for row in rows):
             yield "The tokens tell nothing: it is one token all the way. The logits tell."
         yield from assumed_inputs(self.originals.step)
+        if self.wide is not None and not self.is_wide_half:
+            yield IN_FLOATS
         if tokens and max(tokens) == 1:
             yield "A bundle of one row has no beams to try."
 
@@ -275,7 +279,7 @@ class BundleVerifier:
             prompt = prompts[number]
             near = self._within(prompt) if within is None else within
             run = _run_prompt(bundle, prompt, expected.logits[number], near, optimized=within is not None)
-            runs.append(structs.replace(run, is_wide=self.wide is not None))
+            runs.append(structs.replace(run, is_wide=self.is_wide_half))
         return runs
 
     def _caller_checks(self, bundle: IsolatedBundle) -> Checks:

@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from graphkit.contract import Method, Port
 from graphkit.equivalence.originals import Originals
 from graphkit.errors import UsageError
 from graphkit.graph.roles import dim_at
-from graphkit.graph.view import Value, all_nodes
+from graphkit.graph.view import Value
 from graphkit.hosts import Host
 from graphkit.hosts.method_feeds import Inputs
 from graphkit.hosts.numpy_host import Ids, Tokens, source_and_inputs
@@ -30,7 +29,7 @@ from graphkit.verify.comparator import distance_of_spread, elementwise_differenc
 from graphkit.verify.input_generator import ExportInputs, InputSpec, index_bound
 from graphkit.verify.oracle import OneSequence, Oracle
 from graphkit.verify.probe_inputs import nearest_length
-from graphkit.verify.tolerances import IN_8_BITS, LOWERING_TOLERANCE, ColumnTolerance, computes_in_half
+from graphkit.verify.tolerances import LOWERING_TOLERANCE, ColumnTolerance, computes_in_half
 
 Alter = Callable[[Port, Sequence[int], np.ndarray], np.ndarray]
 Changing = Callable[[Sequence[int], np.ndarray], np.ndarray]
@@ -130,17 +129,6 @@ class IsolatedMethods:
             self._opened[method.name] = opened
         self.fed[method.name] = {name: array.copy() for name, array in feed.items()}
         return opened[1].run(feed)
-
-
-def without_rounding(model: Model) -> Model:
-    """Return a model whose products with packed weights read activations as they are, not in 8 bits; itself if so."""
-    if not any(node.attr("accuracy_level", 0) == IN_8_BITS for node in all_nodes(model.scopes)):
-        return model
-    exact = model.with_proto(deepcopy(model.proto))
-    for node in all_nodes(exact.scopes):
-        if (level := node.attributes.get("accuracy_level")) is not None:
-            level.i = 0  # which leaves it to the runtime, whose kernels for the CPU take float32
-    return exact
 
 
 class LoweringCase(Struct, frozen=True, eq=False):

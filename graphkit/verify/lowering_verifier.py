@@ -25,18 +25,12 @@ from graphkit.verify.decoding import decode_greedily
 from graphkit.verify.deployment_proofs import LoweringProof, SourceRun
 from graphkit.verify.input_elements import Draw, place_token, special_tokens
 from graphkit.verify.input_generator import ExportInputs, InputSpec
-from graphkit.verify.lowering_case import (
-    AlteredHost,
-    IsolatedMethods,
-    LoweringCase,
-    find_leaks,
-    sound_lengths,
-    without_rounding,
-)
+from graphkit.verify.lowering_case import AlteredHost, IsolatedMethods, LoweringCase, find_leaks, sound_lengths
 from graphkit.verify.lowering_causes import facts_of, find_lowering_causes
 from graphkit.verify.oracle import OneSequence, assumed_inputs
 from graphkit.verify.proof_engine import Agreement, Step, follow_steps, run_isolated
 from graphkit.verify.rewrite_proof import placed_text, placement_fault
+from graphkit.verify.rounding import IN_FLOATS, without_rounding
 from graphkit.verify.tolerances import LOWERING_TOLERANCE, ColumnTolerance, computes_in_half, level_tolerance
 
 STEPS = 32  # of a decoder without a cache, which takes any number
@@ -176,7 +170,7 @@ class _Proof:
             yield f"Of a step, logits alone are compared, not {join_words(others)}."
         yield from assumed_inputs(self.reference.originals.step)
         if self.is_exact:
-            yield "Products with 4-bit weights are compared in floats: in 8 bits, as it asks for, activations flip."
+            yield IN_FLOATS
         if self.unknown:
             names = join_words([f"'{name}'" for name in self.unknown])
             yield f"Integers of {names} are tried below {self.inputs.most} alone."

@@ -25,6 +25,7 @@ from onnx import TensorProto, helper, numpy_helper
 from graphkit.dtypes import HALVES, inline_array
 from graphkit.errors import ModelError, count_things
 from graphkit.graph.names import free_name, names_in
+from graphkit.graph.view import all_nodes
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
@@ -35,7 +36,7 @@ from graphkit.runtime.session import IsolatedSession, RunError, Runner
 from graphkit.verify.candidate_sessions import Called, TwoModels
 from graphkit.verify.comparator import Difference, Output, compare_output, elementwise_difference, largest_magnitude
 from graphkit.verify.feeder import Run
-from graphkit.verify.tolerances import FLOAT32_TOLERANCE
+from graphkit.verify.tolerances import FLOAT32_TOLERANCE, IN_8_BITS
 
 HALF_UNITS: Mapping[int, float] = {  # of the last place, relative to a number of that dtype
     TensorProto.FLOAT16: 2.0**-11,
@@ -49,6 +50,7 @@ FACTORS = {True: 2.0, False: 4.0}  # times as far as an original in float16, or 
 COPIES = 3  # times that the weights move
 UNIT = 2.0**-24  # half a unit in the last place of float32, which outputs are rounded to in any case
 DECIDED = "extreme values, NaN and infinities, where rounding decides"
+IN_FLOATS = "Products with 4-bit weights are compared in floats: in 8 bits, as it asks for, activations flip."
 Outputs = Mapping[str, Output]
 
 
@@ -84,6 +86,17 @@ def in_float32(
     maker = _Converter(model, None if shaken is None else np.random.default_rng(shaken), half)
     names = maker.convert(proto.graph, wide_inputs=wide_inputs)
     return model.with_proto(proto), names
+
+
+def without_rounding(model: Model) -> Model:
+    """Return a model whose products with packed weights read activations as they are, not in 8 bits; itself if so."""
+    if not any(node.attr("accuracy_level", 0) == IN_8_BITS for node in all_nodes(model.scopes)):
+        return model
+    exact = model.with_proto(copy_proto(model))
+    for node in all_nodes(exact.scopes):
+        if (level := node.attributes.get("accuracy_level")) is not None:
+            level.i = 0  # which leaves it to the runtime, whose kernels for the CPU take float32
+    return exact
 
 
 class _Converter:

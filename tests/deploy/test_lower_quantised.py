@@ -14,9 +14,11 @@ from rewriting import model_of
 
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.deploy.lowering_checks import check_ranges, check_scales, check_vectors
+from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.errors import UsageError
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, load
+from graphkit.verify.rounding import IN_FLOATS
 
 OPTIONS = LowerOptions(src_len=8)
 
@@ -43,15 +45,28 @@ def test_ranges_that_count_padding_are_declined_by_name(bert: Path, tmp_path: Pa
     assert not (tmp_path / "out").exists()
 
 
-def test_activations_that_are_rounded_to_8_bits_are_compared_in_floats(tmp_path: Path) -> None:
-    (tmp_path / "export").mkdir()
-    content = lzma.decompress((MODELS / "llama-int4/model.onnx.xz").read_bytes())
-    (tmp_path / "export/model.onnx").write_bytes(content)
-    report = lower_folder(tmp_path / "export", tmp_path / "out", LowerOptions(max_cache_len=16))
+@pytest.fixture
+def four_bits(tmp_path: Path) -> Path:
+    folder = tmp_path / "export"
+    folder.mkdir()
+    (folder / "model.onnx").write_bytes(lzma.decompress((MODELS / "llama-int4/model.onnx.xz").read_bytes()))
+    return folder
+
+
+def test_a_bundle_of_activations_in_8_bits_is_compared_in_floats(four_bits: Path, tmp_path: Path) -> None:
+    report = bundle_folder(four_bits, tmp_path / "out", BundleOptions(max_cache=24))
     assert report.proof is not None
     assert report.proof.passed
     assert max(run.logits for run in report.proof.runs) < 1e-5
-    assert "Products with 4-bit weights are compared in floats" in report.proof.proven()
+    assert IN_FLOATS in report.proof.notes
+
+
+def test_activations_that_are_rounded_to_8_bits_are_compared_in_floats(four_bits: Path, tmp_path: Path) -> None:
+    report = lower_folder(four_bits, tmp_path / "out", LowerOptions(max_cache_len=16))
+    assert report.proof is not None
+    assert report.proof.passed
+    assert max(run.logits for run in report.proof.runs) < 1e-5
+    assert IN_FLOATS in report.proof.proven()
 
 
 @pytest.mark.slow
