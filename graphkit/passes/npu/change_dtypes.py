@@ -15,7 +15,7 @@ from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.new_nodes import make_gather
-from graphkit.graph.operator_traits import COMPARING, GATHERING, MOVING, copied_inputs
+from graphkit.graph.operator_traits import COMPARING, GATHERING, MOVING, RESHAPING, copied_inputs
 from graphkit.graph.view import Node, Value, unwrap_value
 from graphkit.ops.numerics import KERNELS_OF_INT32
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, Rewrite, attributes_of
@@ -159,7 +159,7 @@ class FloatWeights(Struct, eq=False):
         """Return the floats of codes, scales and zero points at these inputs: so many rows of blocks, each so wide."""
         weight, scales, zeros = map(node.input, places)
         scale, zero = _constant_of(scales), _constant_of(zeros)
-        codes = unwrap_value(weight, ("Identity", "Reshape")).constant if weight is not None else None
+        codes = unwrap_value(weight, ("Identity", *RESHAPING)).constant if weight is not None else None
         if codes is None or scale is None or (zeros is not None and zero is None):
             raise MatchFailure(NOT_CONSTANT)
         bits, size = node.attr("bits", 4), node.attr("block_size", 128 if unpack is dequantized_rows else 0)
