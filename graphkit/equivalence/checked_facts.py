@@ -488,7 +488,7 @@ def _compare_runs(claim: _Claim, tried: Sequence[Sizes], outcomes: Sequence[Sequ
     for sizes, arrays in zip(tried, outcomes, strict=True):
         if isinstance(arrays, str):
             claim.failure = " ".join(arrays.split())[:200]
-        elif claim.is_large and any((array < 0).any() for array in arrays):
+        elif claim.is_large and any(not array.size or (array < 0).any() for array in arrays):  # not even a rank
             claim.failure = NOT_INFERRED
         elif fault := _difference_text(claim, sizes, arrays):
             claim.fault = fault

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from itertools import permutations, product
 from typing import Any, Protocol
 
 import numpy as np
@@ -375,6 +376,9 @@ class InferenceContext(NodeView):
             if _is_cut_of(cut, whole):
                 self._must_equal(cut, whole)
                 return whole
+            if (inside := _end_in_table(cut, whole)) is not None:  # past it less is left, down to nothing
+                self.notes.limits.append(Requirement(inside[0], "<=", inside[1], self.node))
+                return whole
         if low >= 1 and other_low >= 1:
             with suppress(TooComplexError):
                 return maximum(left, right)  # one is 1, or they are equal
@@ -395,6 +399,17 @@ class InferenceContext(NodeView):
 
 
 Rule = Callable[[InferenceContext], "Tensor | list[Tensor]"]
+
+
+def _end_in_table(cut: Expr, whole: Expr) -> tuple[Expr, Expr] | None:
+    """Return an end and the size of a table, if a dim is what lies in it from a start on, and the whole all of that."""
+    atoms = {factor: monomial[0] for monomial, factor in cut.terms if len(monomial) == 1}
+    end, start = atoms.get(1), atoms.get(-1)
+    if len(cut.terms) != 2 or not (isinstance(end, Call) and isinstance(start, Call) and end.op == start.op == "min"):
+        return None
+    pairs = product(permutations(end.args, 2), permutations(start.args, 2))
+    matches = ((last, size) for (last, size), (first, same) in pairs if size == same and last - first == whole)
+    return next((pair for pair in matches if pair[1].constant is not None), None)
 
 
 def _is_cut_of(cut: Expr, whole: Expr) -> bool:

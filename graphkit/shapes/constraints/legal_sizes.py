@@ -235,7 +235,8 @@ def legal_sizes(
     in_step = (table.get(each.name) for each in model.roles.all("tokens", "embeddings", "positions", "token types"))
     past, tokens = _past_dim(shapes), next((dims[1] for dims in in_step if dims and len(dims) > 1), None)
     added = [relation.substitute(numbers) for relation in relations]
-    known = dict.fromkeys(relation.against_zero() for relation in (*shapes.required, *_equal_dims(shapes), *added))
+    needed = [Relation(each.left, each.relation, each.right) for each in (*shapes.required, *shapes.limits)]
+    known = dict.fromkeys(relation.against_zero() for relation in (*needed, *_equal_dims(shapes), *added))
     broadcasts = (each for node, each in shapes.preconditions[0] if node.scope is model.graph)
     names = frozenset(symbols)
     return LegalSizes(
