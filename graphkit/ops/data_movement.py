@@ -32,10 +32,8 @@ MAX_RANK = 16
 
 def with_dims(ctx: InferenceContext, dims: Dims, array: Array | None) -> Tensor:
     """Return the first input with other dims; elements only where as many as the dims say."""
-    dtype = ctx.tensor().dtype
-    if array is None or sizes_of(dims) != array.shape or array.size > MAX_ELEMENTS:
-        return Tensor(dtype, dims)
-    return Tensor(dtype, dims, array)
+    is_held = array is not None and sizes_of(dims) == array.shape and array.size <= MAX_ELEMENTS
+    return Tensor(ctx.tensor().dtype, dims, array if is_held else None)
 
 
 def with_same_order(ctx: InferenceContext, dims: Dims) -> Tensor:
@@ -97,8 +95,15 @@ def _dims_after(ctx: InferenceContext, source: Dims, elements: list[Element]) ->
     present = dims_product([dim for dim in dims if dim is not None])
     if len(missing) == 1:
         dims[missing[0]] = _remaining_dim(ctx, total, present, is_inferred=element_number(elements[missing[0]]) == -1)
-    elif not missing:
-        _check_count(ctx, source, tuple(dim for dim in dims if dim is not None))
+    elif not missing:  # both have the same number of elements, common factors left out
+        left, right = list(source), [dim for dim in dims if dim is not None]
+        for dim in source:
+            if dim in right and is_nonzero(dim):
+                left.remove(dim)
+                right.remove(dim)
+        before, after = dims_product(left), dims_product(right)
+        if before != after:
+            ctx.same(before, after, "elements before and after", None)
     reason = "the target shape has more than one dim that is not known"
     return tuple(ctx.new_symbol(reason) if dim is None else dim for dim in dims)
 
@@ -141,18 +146,6 @@ def _is_zero_together(copied: Expr, expr: Expr) -> bool:
     """Whether a dim is 0 where an expression is, so that copying the dim and setting 0 mean the same."""
     atom = expr.atom
     return copied == expr or (atom is not None and copied.substitute({str(atom): 0}) == 0)
-
-
-def _check_count(ctx: InferenceContext, source: Dims, dims_after: Dims) -> None:
-    """Note that both dims have the same number of elements, common factors left out."""
-    left, right = list(source), list(dims_after)
-    for dim in source:
-        if dim in right and is_nonzero(dim):
-            left.remove(dim)
-            right.remove(dim)
-    before, after = dims_product(left), dims_product(right)
-    if before != after:
-        ctx.same(before, after, "elements before and after", None)
 
 
 def infer_flatten(ctx: InferenceContext) -> Tensor:

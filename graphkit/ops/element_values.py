@@ -93,16 +93,14 @@ def _settle_fraction(dividend: Expr, divisor: int, dtype: int) -> Result:
     if shared > 1:
         dividend, divisor = floor_div(dividend, shared), divisor // shared
     value = dividend.constant
+    if value is not None and dtype in FLOATS:  # the sign of a zero would depend on what the unknowns were
+        quotient = value / divisor
+        return quotient if quotient and round_to_dtype(quotient, dtype) == quotient else None
     if value is not None:
-        return _settled_float(value / divisor, dtype) if dtype in FLOATS else value
+        return value
     if divisor > MAX_DIVISOR:
         return None
     return dividend if divisor == 1 else Ratio(dividend, divisor)
-
-
-def _settled_float(value: float, dtype: int) -> Result:
-    """Return a number of which unknowns are gone; the sign of a zero would depend on what they were."""
-    return value if value and round_to_dtype(value, dtype) == value else None
 
 
 def _add_elements(args: tuple[Element, ...], dtype: int) -> Result:

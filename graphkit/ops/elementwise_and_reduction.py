@@ -14,17 +14,7 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, HALVES, INTEGERS
-from graphkit.graph.operator_traits import (
-    BROADCASTING,
-    DIVIDING,
-    REDUCTIONS,
-    UNARY,
-    UNIDIRECTIONAL,
-    VARIADIC,
-    has_attributes_only,
-    join_tables,
-    operator_set,
-)
+from graphkit.graph import operator_traits
 from graphkit.ops.data_movement import small_data
 from graphkit.ops.element_values import (
     COMPARISONS,
@@ -50,7 +40,7 @@ from graphkit.ops.tensor import (
 from graphkit.symbolic.algebra import lower, upper
 from graphkit.symbolic.expr import Expr, const
 
-PAIRED = frozenset(BROADCASTING) - VARIADIC  # operators of two inputs or more
+PAIRED = frozenset(operator_traits.BROADCASTING) - operator_traits.VARIADIC  # operators of two inputs or more
 # Dtypes of which onnxruntime has no Where.
 NO_WHERE = frozenset({TensorProto.BOOL, TensorProto.INT16, TensorProto.UINT16, TensorProto.UINT64})
 
@@ -64,7 +54,7 @@ def infer_unary(ctx: InferenceContext) -> Tensor:
 
 def with_slope(ctx: InferenceContext) -> Tensor:
     """Return the dims of data and slope: onnxruntime lets either broadcast, where ONNX wants the slope to."""
-    if ctx.opset < UNIDIRECTIONAL["PRelu"]:
+    if ctx.opset < operator_traits.UNIDIRECTIONAL["PRelu"]:
         return infer_unary(ctx)
     return ctx.like(ctx.broadcast(ctx.dims(0), ctx.dims(1)))
 
@@ -74,7 +64,7 @@ def infer_broadcasting(ctx: InferenceContext) -> Tensor:
     tensors = [ctx.tensor(index) for index in range(len(ctx.inputs))]
     dtype = TensorProto.BOOL if ctx.node.op_type in COMPARISONS else tensors[0].dtype
     dims = ctx.broadcast(*(ctx.dims(index) for index in range(len(tensors))))
-    if ctx.node.op_type in DIVIDING and tensors[1].dtype in INTEGERS and tensors[1].data is not None:
+    if ctx.node.op_type in operator_traits.DIVIDING and tensors[1].dtype in INTEGERS and tensors[1].data is not None:
         for element in ctx.exprs(1):  # the divisor has elements: without a dividend's there is no result
             ctx.require_not_zero(element, ctx.dims(0), "a divisor of 0", "by zero")
     return Tensor(dtype, dims, _propagate_elements(ctx, dtype, tensors, dims))
@@ -163,7 +153,7 @@ def infer_dropout(ctx: InferenceContext) -> list[Tensor]:
 def infer_clip(ctx: InferenceContext) -> Tensor:
     """Return the dims of the input, and its elements where the limits are known."""
     tensor = ctx.tensor()
-    data = tensor.data if tensor.may_have_data and not has_attributes_only(ctx.node) else None
+    data = tensor.data if tensor.may_have_data and not operator_traits.has_attributes_only(ctx.node) else None
     for index, limit in ((1, "Max"), (2, "Min")):
         if data is not None and ctx.has(index):
             bound = None if None in data.ravel().tolist() else ctx.data(index)
@@ -209,7 +199,7 @@ STEP = {"ReduceSum": "Add", "ReduceProd": "Mul", "ReduceMax": "Max", "ReduceMin"
 def infer_reduce(ctx: InferenceContext) -> Tensor:
     """Reduce the axes that are given, or all of them unless `noop_with_empty_axes` says otherwise."""
     tensor, dims = ctx.tensor(), ctx.dims()
-    is_newer = not ctx.node.domain and not has_attributes_only(ctx.node)
+    is_newer = not ctx.node.domain and not operator_traits.has_attributes_only(ctx.node)
     if is_newer and ctx.has(1) and ctx.data(1) is None and ctx.attr("keepdims", 1):
         return Tensor(tensor.dtype, [dim if dim == 1 else ctx.unknown_value(1) for dim in dims])
     axes = ctx.axes()
@@ -294,12 +284,12 @@ def infer_batch_norm(ctx: InferenceContext) -> list[Tensor]:
 
 
 # The first output has the dims and the dtype of the first input.
-_LIKE_FIRST = operator_set(
+_LIKE_FIRST = operator_traits.operator_set(
     """
     CumProd CumSum GroupNormalization Hardmax ImageScaler InstanceNormalization LRN LogSoftmax LpNormalization
     MeanVarianceNormalization ReverseSequence RotaryEmbedding Scatter Softmax TensorScatter Trilu
     """
-) | operator_set(
+) | operator_traits.operator_set(
     """
     BiasAdd BiasGelu BiasSoftmax BranchwiseRMSNorm FastGelu GatedAdd GatedRMSNorm GroupNorm Inverse LongformerAttention
     MRotaryEmbedding MoE QLinearSoftmax QMoE Trilu
@@ -309,12 +299,12 @@ _LIKE_FIRST = operator_set(
 _TRUTH = ("IsInf", "IsNaN", "Not", "RegexFullMatch")
 _ELSEWHERE = {"BitCast", "Cast", "CastLike", "Clip", "Identity", *_TRUTH}  # unary, with a rule of its own
 
-RULES: Mapping[str, Rule] = join_tables(
-    dict.fromkeys(UNARY - _ELSEWHERE, infer_unary),
+RULES: Mapping[str, Rule] = operator_traits.join_tables(
+    dict.fromkeys(operator_traits.UNARY - _ELSEWHERE, infer_unary),
     dict.fromkeys(_LIKE_FIRST, infer_unary),
     dict.fromkeys(_TRUTH, infer_unary),
-    dict.fromkeys(BROADCASTING.keys() - {"Where"}, infer_broadcasting),
-    dict.fromkeys(REDUCTIONS, infer_reduce),
+    dict.fromkeys(operator_traits.BROADCASTING.keys() - {"Where"}, infer_broadcasting),
+    dict.fromkeys(operator_traits.REDUCTIONS, infer_reduce),
     {
         "Where": infer_where,
         "PRelu": with_slope,

@@ -28,10 +28,12 @@ def slice_(ctx: InferenceContext) -> Tensor:
     dims = list(ctx.dims())
     if unknown := _unknown_axes(ctx):
         return with_dims(ctx, tuple(ctx.new_symbol(unknown) for _ in dims), None)
-    bounds = _slice_bounds(ctx, len(dims))
-    array = small_data(ctx)
-    for axis, start, end, step in bounds:
-        _require_bounds(ctx, axis, start, end, step)
+    rows, array = _slice_bounds(ctx, len(dims)), small_data(ctx)
+    for axis, start, end, step in rows:
+        if isinstance(start, (int, Expr)) and isinstance(end, (int, Expr)) and step == 1:
+            bounds = Expr.of(start), Expr.of(end)  # which are meant to count from the front
+            if any(bound.constant is None and lower(bound) < 0 <= upper(bound) for bound in bounds):
+                ctx.require(Sliced(*bounds, ctx.dims(), axis))
         array = _slice_elements(array, axis, start, end, step)
         dims[axis] = _slice_dim(ctx, dims[axis], start, end, step)
     return with_dims(ctx, tuple(dims), array)
@@ -59,9 +61,8 @@ def _slice_bounds(ctx: InferenceContext, rank: int) -> list[tuple[int, Bound, Bo
     counts = [ctx.tensor(1).count(), ctx.tensor(2).count(), None if chosen is None else len(chosen)]
     count = next(n for n in counts if n is not None)
     if count > rank:
-        raise ctx.impossible(
-            f"{count} axes are sliced of a tensor of rank {rank}", "more axes are sliced than there are"
-        )
+        problem = f"{count} axes are sliced of a tensor of rank {rank}"
+        raise ctx.impossible(problem, "more axes are sliced than there are")
     columns: list[list[Bound]] = []
     for index in (1, 2, 4):
         data = ctx.data(index)
@@ -89,19 +90,13 @@ def _slice_dim(ctx: InferenceContext, dim: Expr, start: Bound, end: Bound, step:
     if upper(stride) < 0 and element_number(end) in (INT32_MAX, INT64_MAX):
         where = "which is the front in onnxruntime, and the end in ONNX"
         return ctx.new_symbol(f"the Slice goes backwards to {end}, {where}")
-    length = _slice_length(dim, Expr.of(start), Expr.of(end), stride)  # type: ignore[arg-type]
-    if length is None:
+    is_forward = lower(stride) > 0
+    least, most = (const(0), dim) if is_forward else (const(-1), dim - 1)
+    first = _clamp_bound(Expr.of(start), dim, const(0), most)  # type: ignore[arg-type]
+    last = _clamp_bound(Expr.of(end), dim, least, most)  # type: ignore[arg-type]
+    if first is None or last is None:
         return ctx.new_symbol(f"the Slice goes from {start} to {end}, and either may be below 0 or not")
-    return length
-
-
-def _slice_length(dim: Expr, start: Expr, end: Expr, step: Expr) -> Expr | None:
-    """Return how many elements a slice has, None where a bound may count from either end."""
-    if lower(step) > 0:
-        first, last = _clamp_bound(start, dim, const(0), dim), _clamp_bound(end, dim, const(0), dim)
-        return None if first is None or last is None else maximum(0, ceil_div(last - first, step))
-    first, last = _clamp_bound(start, dim, const(0), dim - 1), _clamp_bound(end, dim, const(-1), dim - 1)
-    return None if first is None or last is None else maximum(0, ceil_div(first - last, -step))
+    return maximum(0, ceil_div(last - first, stride) if is_forward else ceil_div(first - last, -stride))
 
 
 def _clamp_bound(bound: Expr, dim: Expr, least: Expr, most: Expr) -> Expr | None:
@@ -297,11 +292,3 @@ class Sliced(Precondition):
 def _from_front(bound: Ints, size: Ints) -> Ints:
     bound = np.clip(bound, -MAX_BOUND, MAX_BOUND)
     return np.clip(np.where(bound < 0, bound + size, bound), 0, size)
-
-
-def _require_bounds(ctx: InferenceContext, axis: int, start: Bound, end: Bound, step: Bound) -> None:
-    """Note that a bound that is meant to count from the front must not count from the end."""
-    if isinstance(start, (int, Expr)) and isinstance(end, (int, Expr)) and step == 1:
-        bounds = Expr.of(start), Expr.of(end)
-        if any(bound.constant is None and lower(bound) < 0 <= upper(bound) for bound in bounds):
-            ctx.require(Sliced(*bounds, ctx.dims(), axis))

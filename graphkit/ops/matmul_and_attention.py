@@ -102,9 +102,17 @@ def infer_einsum(ctx: InferenceContext) -> Tensor:
     letters_of: dict[str, list[Dims]] = {}
     ellipses: list[Dims] = []
     for index, term in enumerate(terms):
-        _read_term(ctx, term, ctx.dims(index), letters_of, ellipses)
+        dims, (before, dots, after) = ctx.dims(index), term.partition("...")
+        named = len(before) + len(after)
+        if named > len(dims) or (not dots and named < len(dims)):
+            raise ctx.impossible(f"the term '{term}' for rank {len(dims)}", "the equation does not fit the ranks")
+        if dots:
+            ellipses.append(dims[len(before) : len(dims) - len(after)])
+        tail = dims[len(dims) - len(after) :]
+        for letter, dim in [*zip(before, dims, strict=False), *zip(after, tail, strict=True)]:
+            letters_of.setdefault(letter, []).append((dim,))
     says = "could not be broadcast"
-    sizes = {letter: ctx.broadcast(*dims, says=says)[0] for letter, dims in letters_of.items()}
+    sizes = {letter: ctx.broadcast(*each, says=says)[0] for letter, each in letters_of.items()}
     around = ctx.broadcast(*ellipses, says=says) if ellipses else ()
     if not arrow:
         letters = left.replace(".", "").replace(",", "")
@@ -114,18 +122,6 @@ def infer_einsum(ctx: InferenceContext) -> Tensor:
         raise UnknownError("the equation's output has a letter of its own")
     middle = around if "..." in right else ()
     return ctx.like((*(sizes[c] for c in before), *middle, *(sizes[c] for c in after)))
-
-
-def _read_term(ctx: InferenceContext, term: str, dims: Dims, sizes: dict[str, list[Dims]], around: list[Dims]) -> None:
-    before, dots, after = term.partition("...")
-    named = len(before) + len(after)
-    if named > len(dims) or (not dots and named < len(dims)):
-        raise ctx.impossible(f"the term '{term}' for rank {len(dims)}", "the equation does not fit the ranks")
-    if dots:
-        around.append(dims[len(before) : len(dims) - len(after)])
-    tail = dims[len(dims) - len(after) :]
-    for letter, dim in [*zip(before, dims, strict=False), *zip(after, tail, strict=True)]:
-        sizes.setdefault(letter, []).append((dim,))
 
 
 def recurrent_sizes(ctx: InferenceContext) -> tuple[Expr, Expr, Expr]:

@@ -32,7 +32,8 @@ def require_parameter_dims(ctx: InferenceContext) -> None:
         given = ctx.inputs[index].dims if ctx.has(index) else None  # type: ignore[union-attr]
         if given is None:
             continue
-        excess, name = len(given) - len(needed), _name_input(ctx, index)
+        excess, schema = len(given) - len(needed), schema_of(ctx.node)
+        name = schema.inputs[index].name if schema is not None else f"input {index}"
         if excess > 0 and may_broadcast:
             needed = (const(1),) * excess + needed
         elif excess and not may_broadcast:
@@ -41,11 +42,6 @@ def require_parameter_dims(ctx: InferenceContext) -> None:
         for has, needs in zip(given[::-1], needed[::-1], strict=False):
             if not may_broadcast or has.constant not in (None, 1):
                 ctx.same(has, needs, f"a dim of {name} and what the input needs", says)
-
-
-def _name_input(ctx: InferenceContext, index: int) -> str:
-    schema = schema_of(ctx.node)
-    return schema.inputs[index].name if schema is not None else f"input {index}"
 
 
 def _of_channels(ctx: InferenceContext) -> Iterator[Need]:

@@ -161,15 +161,12 @@ class NodeFacts(NodeView):
 
 
 class Finding(Struct, frozen=True):
-    """Something that cannot hold at any legal dims.
-
-    Attributes:
-        body: The innermost body around the node that may not run, such as a branch chosen at run time: this body cannot
-            run, though the model may. None if the node runs whenever the model does.
-    """
+    """Something that cannot hold at any legal dims."""
 
     node: str
     message: str
+    # the innermost body around the node that may not run, such as a branch chosen at run time: this body cannot run,
+    # though the model may; None if the node runs whenever the model does
     body: Scope | None = None
 
 

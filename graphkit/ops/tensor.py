@@ -26,7 +26,7 @@ from onnx import TensorProto, helper
 
 from graphkit.dtypes import BITS, FLOATS, INT32_MAX, INT64_MAX, INTEGERS, integer_range
 from graphkit.symbolic.algebra import INTERVALS, Interval, floor_div, lower, product_of, upper
-from graphkit.symbolic.expr import INF, Atom, Expr, Monomial, Symbol, const
+from graphkit.symbolic.expr import INF, Expr, Monomial, Symbol, const
 
 MAX_DIVISOR = 1 << 12  # of a fraction that is calculated with
 MAX_ELEMENTS = 512  # elements of larger tensors are not followed
@@ -400,11 +400,9 @@ def term_span(monomial: Monomial, factor: int, size: int = USUAL) -> Interval:
     """Return bounds of a term where no dim is above a size."""
     interval: Interval = factor, factor
     for atom in monomial:
-        interval = product_of(interval, _of_atom(atom, size))
+        if isinstance(atom, Symbol):
+            span = atom.lower, max(size, atom.lower) if atom.upper == INF else atom.upper
+        else:
+            span = INTERVALS[atom.op]([bound_up_to(arg, size) for arg in atom.args])
+        interval = product_of(interval, span)
     return interval
-
-
-def _of_atom(atom: Atom, size: int) -> Interval:
-    if isinstance(atom, Symbol):
-        return atom.lower, max(size, atom.lower) if atom.upper == INF else atom.upper
-    return INTERVALS[atom.op]([bound_up_to(arg, size) for arg in atom.args])

@@ -152,10 +152,6 @@ def fit_form(dims: Dims, data: Array | np.ndarray) -> Form | None:
         return None
     if data.size < 2:
         return uniform_form(next(iter(data.flat), 0), dims)
-    return _fit_affine(dims, data) or _least_and_greatest(data)
-
-
-def _fit_affine(dims: Dims, data: Array | np.ndarray) -> Affine | None:
     origin = data.flat[0]
     units = np.eye(data.ndim, dtype=int).tolist()
     strides = [data[tuple(units[axis])] - origin if size > 1 else 0 for axis, size in enumerate(data.shape)]
@@ -163,10 +159,8 @@ def _fit_affine(dims: Dims, data: Array | np.ndarray) -> Affine | None:
     for axis, stride in enumerate(strides):
         steps = np.arange(data.shape[axis]).astype(data.dtype) * stride
         expected = expected + np.expand_dims(steps, [other for other in range(data.ndim) if other != axis])
-    return Affine(dims, Expr.of(origin), tuple(map(Expr.of, strides))) if np.all(expected == data) else None
-
-
-def _least_and_greatest(data: Array | np.ndarray) -> ValueRange | None:
+    if np.all(expected == data):
+        return Affine(dims, Expr.of(origin), tuple(map(Expr.of, strides)))
     elements = set(data.flat) if data.dtype == object else {int(data.min()), int(data.max())}
     if len(elements) > MAX_COMPARED and any(isinstance(element, Expr) for element in elements):
         return None
@@ -247,22 +241,19 @@ class ValueRangeAnalysis(ForwardAnalysis["Form | None"]):
     def transfer(self, value: Value) -> Form | None:
         """Return the form of a tensor's elements, affine or a range."""
         with suppress(UnknownError, TooComplexError, LookupError, ValueError):  # or a node that fits no operator
-            return self._form_of(value)
+            tensor, data, node = self.tensor(value), self._data(value), value.producer
+            if tensor.dims is not None and data is not None and (fitted := fit_form(tensor.dims, data)) is not None:
+                return fitted
+            if node is None:
+                is_mask = self.typical and self.model.roles.of(value) in MASKS
+                return uniform_form(int(self.model.roles.polarities[value] != "pads"), tensor.dims) if is_mask else None
+            rule = RULES.get(node.op_type) if not node.domain and tensor.dtype in self._followed else None
+            if rule is None or any(attribute.ref_attr_name for attribute in node.attributes.values()):
+                return None
+            inputs = [None if source is None else self.tensor(source) for source in node.inputs]
+            form = rule(ElementsView(node, inputs, tensor.dims, self.of, self.typical))
+            return form if _holds_elements(tensor.dtype, form) else None
         return None
-
-    def _form_of(self, value: Value) -> Form | None:
-        tensor, data, node = self.tensor(value), self._data(value), value.producer
-        if tensor.dims is not None and data is not None and (fitted := fit_form(tensor.dims, data)) is not None:
-            return fitted
-        if node is None:
-            is_mask = self.typical and self.model.roles.of(value) in MASKS
-            return uniform_form(int(self.model.roles.polarities[value] != "pads"), tensor.dims) if is_mask else None
-        rule = RULES.get(node.op_type) if not node.domain and tensor.dtype in self._followed else None
-        if rule is None or any(attribute.ref_attr_name for attribute in node.attributes.values()):
-            return None
-        inputs = [None if source is None else self.tensor(source) for source in node.inputs]
-        form = rule(ElementsView(node, inputs, tensor.dims, self.of, self.typical))
-        return form if _holds_elements(tensor.dtype, form) else None
 
     def _data(self, value: Value) -> Array | np.ndarray | None:
         """Return the elements of an integer tensor where they are known: small ones, or those of a constant."""
@@ -358,20 +349,12 @@ MOVES: Mapping[str, Callable[[Affine, ElementsView, Dims], Affine | None]] = {
 }
 
 
-def _constant_of_shape(view: ElementsView) -> Form:
-    fill = inline_array(view.attributes["value"].t)  # KeyError where it is left out, and 0.0
-    return uniform_form(_require_given(fill).item(), view.out)
-
-
 def _add_form(view: ElementsView) -> Form:
     right = view.form(1).times(const(-1)) if view.node.is_op("Sub") else view.form(1)
-    return add_forms(view.form(0), right, view.out, all_meet=_all_meet(view))
-
-
-def _all_meet(view: ElementsView) -> bool:
-    """Whether each element of one input meets each of the other: one is uniform, or they vary along different axes."""
+    # each element of one input meets each of the other: one is uniform, or they vary along different axes
     pairs = zip(view.dims(0)[::-1], view.dims(1)[::-1], strict=False)
-    return any(view.form(index).uniform is not None for index in (0, 1)) or all(1 in pair for pair in pairs)
+    all_meet = any(view.form(index).uniform is not None for index in (0, 1)) or all(1 in pair for pair in pairs)
+    return add_forms(view.form(0), right, view.out, all_meet=all_meet)
 
 
 def _with_uniform(view: ElementsView) -> tuple[Form, Expr]:
@@ -455,7 +438,10 @@ RULES: Mapping[str, Callable[[ElementsView], Form]] = {
     **dict.fromkeys(MOVES, _move_form),
     "Add": _add_form,
     "Clip": _clip_form,
-    "ConstantOfShape": _constant_of_shape,
+    # KeyError where the value is left out, and 0.0
+    "ConstantOfShape": lambda view: uniform_form(
+        _require_given(inline_array(view.attributes["value"].t)).item(), view.out
+    ),
     "CumSum": _cum_sum,
     "Equal": _equal_form,
     "Gather": _gather_form,
