@@ -208,17 +208,10 @@ class Run(Struct, frozen=True, eq=False):
 
 
 class Reading(Struct):
-    """A model as terms.
-
-    Attributes:
-        values: The term of each value that was read.
-        runs: Each node that runs.
-        unread: Branches that never run.
-        nodes: Those that run, of all scopes.
-    """
+    """A model as terms."""
 
     model: Model
-    values: dict[Value, Term] = field(default_factory=dict)
-    runs: list[Run] = field(default_factory=list)
-    unread: list[Scope] = field(default_factory=list)
-    nodes: list[Node] = field(default_factory=list)
+    values: dict[Value, Term] = field(default_factory=dict)  # the term of each value that was read
+    runs: list[Run] = field(default_factory=list)  # each node that runs
+    unread: list[Scope] = field(default_factory=list)  # branches that never run
+    nodes: list[Node] = field(default_factory=list)  # those that run, of all scopes

@@ -234,9 +234,17 @@ def _without_signs(app: Application, term: Term) -> tuple[Term, np.ndarray] | No
         return None
     joined = move.joined_parts(term)
     axis, listed = joined or (1, [part for part in inner.args if part is not None])
-    if (found := _split_signs(app, axis, listed)) is None:
+    plain, numbers = list[Term](), list[int]()  # the parts without their signs, and the sign of each element of them
+    for part in listed:
+        bare, length = without_reshape(part), part.shape[axis].constant
+        if length is None or bare is None:
+            return None
+        source = bare.args[0] if bare.op == "Neg" else None
+        plain.append(part if source is None else move.reshape(source, part.shape))
+        numbers += [1 if source is None else -1] * length
+    if -1 not in numbers:
         return None
-    plain, signs = found[0], np.array(found[1], helper.tensor_dtype_to_np_dtype(app.dtype))
+    signs = np.array(numbers, helper.tensor_dtype_to_np_dtype(app.dtype))
     if joined is not None:
         return move.concat(plain, axis, term.shape), signs.reshape(-1, *[1] * (len(term.shape) - axis - 1))
     repeated = _repeat_signs(signs, inner.shape[2].constant, term.shape)
@@ -259,19 +267,6 @@ def _repeat_signs(signs: np.ndarray, behind: int | None, dims: Dims) -> np.ndarr
             sizes = list(array.shape)
             return array.reshape(sizes[next((axis for axis, size in enumerate(sizes) if size != 1), len(sizes)) :])
     return None
-
-
-def _split_signs(app: Application, axis: int, parts: Sequence[Term]) -> tuple[list[Term], list[int]] | None:
-    """Return parts without their signs, and the sign of each element along the axis; None where none is negated."""
-    plain, numbers = [], list[int]()
-    for part in parts:
-        inner, length = without_reshape(part), part.shape[axis].constant
-        if length is None or inner is None:
-            return None
-        source = inner.args[0] if inner.op == "Neg" else None
-        plain.append(part if source is None else app.tools.movement.reshape(source, part.shape))
-        numbers += [1 if source is None else -1] * length
-    return (plain, numbers) if -1 in numbers else None
 
 
 BY_ELEMENT = frozenset({*UNARY, *BROADCASTING})

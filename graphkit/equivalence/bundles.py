@@ -175,11 +175,7 @@ def past_length(edit: InterfaceEdit, past: str, axis: int | None, name: str = f"
 
 
 def original_of(originals: Originals, method: BundleMethod) -> MethodOriginal:
-    """Return the model that a method stands for.
-
-    Raises:
-        UnknownError: There is none, or it is not known how its parts fit together.
-    """
+    """Return the model that a method stands for; UnknownError where none is known, or how its parts fit together."""
     if (step := originals.step) is None:
         raise UnknownError("it has no decoder")
     names = {entry.slot: value.name for value, entry in step.roles.pasts.items()}
@@ -290,16 +286,12 @@ def state_faults(contract: BundleContract, method: BundleMethod) -> Iterator[str
     if others := {port.of for port in method.sources.get("length", ())} - lengths:
         yield f"it reads length '{min(others)}', which counts no slots"
     written = {port.writes for port in method.outputs}
-    needed = [*slots, *_left_to(contract, method)]
-    yield from (f"it does not write state '{state.name}'" for state in needed if state.name not in written)
-
-
-def _left_to(contract: BundleContract, method: BundleMethod) -> Iterator[StateTensor]:
-    """Yield the states without slots that a method has to write: a start what steps read, a step what it swaps."""
+    # a start has to write what steps read without slots, a step what it swaps
     steps = [method] if method.when == "step" else [each for each in contract.methods if each.when == "step"]
     read = {port.of for each in steps for port in each.inputs if port.kind == "state"}
     updates = ("swap",) if method.when == "step" else ("swap", "whole")
-    yield from (state for state in contract.states if state.name in read and state.update in updates)
+    needed = [*slots, *(state for state in contract.states if state.name in read and state.update in updates)]
+    yield from (f"it does not write state '{state.name}'" for state in needed if state.name not in written)
 
 
 def port_faults(
@@ -367,14 +359,9 @@ STATE = ("scatter", "tensor scatter")  # the axioms of writing in place
 
 
 def check_bundle(originals: Originals, folder: str | os.PathLike[str]) -> dict[str, Equivalence]:
-    """Check whether each method of a bundle gives the outputs of its decoder, with the logits of all tokens.
+    """Check whether each method of a bundle gives the outputs of the decoder that it was made of, with all logits.
 
-    Args:
-        originals: The models that it was made of, decoders apart.
-        folder: The bundle.
-
-    Returns:
-        By method, for each of its outputs: a state is compared as what it stands for in the decoder.
+    The decoders are apart. A state is compared as what it stands for in the decoder.
     """
     contract = read_bundle(Path(folder) / "bundle.json", altered=True)
     return {
@@ -432,20 +419,14 @@ def _check_method(originals: Originals, contract: BundleContract, method: Bundle
 
 
 class _Adapter:
-    """A method on its way to the interface of its original.
-
-    Attributes:
-        shown: What each output is in the original, by the name that both give it.
-        renamed: What inputs are called in the original.
-        free: Inputs that are slots behind those in use.
-    """
+    """A method on its way to the interface of its original."""
 
     def __init__(self, original: MethodOriginal, contract: BundleContract, method: BundleMethod, model: Model) -> None:
         self.original, self.method, self.edit = original, method, InterfaceEdit(model)
         self.states: Mapping[str, StateTensor] = {state.name: state for state in contract.states}
-        self.shown: dict[str, str] = {}
-        self.renamed: dict[str, str] = {}
-        self.free: list[str] = []
+        self.shown: dict[str, str] = {}  # what each output is in the original, by the name that both give it
+        self.renamed: dict[str, str] = {}  # what inputs are called in the original
+        self.free: list[str] = []  # inputs that are slots behind those in use
         self.taken: dict[str, ValueInfoProto] = {}  # by the name in the original
         self.mask = original.role("mask")
         for port in method.inputs:

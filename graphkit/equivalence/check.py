@@ -17,31 +17,14 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
+from graphkit.equivalence import interface, sizes
 from graphkit.equivalence.application import Names, Reading, Tools
 from graphkit.equivalence.axioms import AXIOMS, Axiom
 from graphkit.equivalence.checked_facts import compare_facts
 from graphkit.equivalence.failures import branch_faults, new_failures
-from graphkit.equivalence.interface import (
-    declared_faults,
-    input_faults,
-    narrowed_dims,
-    new_symbols,
-    odd_flags,
-    output_fault,
-    output_faults,
-)
 from graphkit.equivalence.loading import loading_fault, whole_fault
 from graphkit.equivalence.reader import Pair, read_pair
 from graphkit.equivalence.result import GRADES, ComparedConstants, Equivalence, Exactness, ExprPair, OutputProof
-from graphkit.equivalence.sizes import (
-    RequiredProducts,
-    common_shapes,
-    counting_conditions,
-    required_equalities,
-    size_limits,
-    stacks_of_nothing,
-    turning_numbers,
-)
 from graphkit.equivalence.spelling import inline_model, kernel_fault
 from graphkit.equivalence.terms import Constants, Term, Terms
 from graphkit.errors import ModelError, UsageError
@@ -114,18 +97,18 @@ def check_equivalence(
         declared = read_alike(before, after, names, dims=dims, computed=computed)
         constants = Constants(Terms(), numbers)
         fixed = {*(values or ()), *unread}
-        of_inputs = input_faults(before, after, names, fixed, constants, narrower=narrower, free=free)
-        faults = chain(of_inputs, output_faults(before, after, names, unwritten))
+        of_inputs = interface.input_faults(before, after, names, fixed, constants, narrower=narrower, free=free)
+        faults = chain(of_inputs, interface.output_faults(before, after, names, unwritten))
         if fault := next(faults, "") or loading_fault(*models):
             raise UnknownError(fault)
-        common = partial(common_shapes, before, after, names, values or {}, narrower=narrower, free=free)
+        common = partial(sizes.common_shapes, before, after, names, values or {}, narrower=narrower, free=free)
         for is_rough in (True, False) if dims == "apart" else (False,):
             shapes = common(declared=declared, is_rough=is_rough)
             if dims == "apart" and (name := _find_other_shape(*shapes, is_rough=is_rough)):
                 raise UnknownError(f"where dims of one name differ, '{name}' has other dims in each model")
         if fault := kernel_fault(models[0], shapes[0]) or kernel_fault(models[1], shapes[1]):
             raise UnknownError(fault)
-        tools = Tools.of(constants, RequiredProducts(required_equalities(shapes[0])))
+        tools = Tools.of(constants, sizes.RequiredProducts(sizes.required_equalities(shapes[0])))
         with compare_facts(seed) as facts:
             exact = read_pair((before, after), shapes, tools, names, axioms, whenever_read=facts.begin)
             found = _prove_outputs(exact, shapes, tools, names, real_axioms)
@@ -141,8 +124,8 @@ def check_equivalence(
                 return found.unproven(f"it would hold for {odd}, and so for {where}")
             claimed = [f"{place} = {dim}" for place, dim in _taken_at_their_word(shapes[1], names, free)]
             conditions = [*found.conditions, *map(str, found.limits)]
-            conditions += narrowed_dims(names, declared) if narrower else ()
-            conditions += [*counting_conditions(*shapes), *(f"{claim}, as declared" for claim in claimed)]
+            conditions += interface.narrowed_dims(names, declared) if narrower else ()
+            conditions += [*sizes.counting_conditions(*shapes), *(f"{claim}, as declared" for claim in claimed)]
             shared = (*_shared_dims(shapes[0], _read_inputs(shapes, names) - {*computed}), *claimed)
             return replace(found, conditions=tuple(conditions), compared=count, shared_dims=shared)
     except (TooComplexError, UnknownError) as error:
@@ -173,7 +156,7 @@ def _read_inputs(shapes: Both, names: Names) -> set[str]:
     return {*before, *(names.get(name, name) for name in after)}
 
 
-def _find_fault(pair: Pair, shapes: Both, names: Names, required: RequiredProducts) -> str:
+def _find_fault(pair: Pair, shapes: Both, names: Names, required: sizes.RequiredProducts) -> str:
     """Return the reason for which no output is proven, "" for none."""
     original, rewritten = (reader.result for reader in pair)
     for model, each in zip(("original", "rewritten model"), shapes, strict=True):
@@ -181,16 +164,16 @@ def _find_fault(pair: Pair, shapes: Both, names: Names, required: RequiredProduc
             return f"the {model} cannot run: {each.contradictions[0].message}"
     if any(scope.problems for scope in all_scopes(rewritten.model.scopes)):
         return "a node of the rewritten model stands before one that it reads"
-    if odd := next((fault for each in (original, rewritten) for fault in odd_flags(each.model)), ""):
+    if odd := next((fault for each in (original, rewritten) for fault in interface.odd_flags(each.model)), ""):
         return odd
     if fault := next(branch_faults(original, rewritten), ""):
         return fault
-    if not stacks_of_nothing(rewritten.model) <= stacks_of_nothing(original.model):
+    if not sizes.stacks_of_nothing(rewritten.model) <= sizes.stacks_of_nothing(original.model):
         return "a Loop that may have no iteration would stack outputs of other dims then"
     if failures := new_failures(original, rewritten):
         return f"the rewritten model may fail where the original runs: {', '.join(failures)}"
     read = original.values, rewritten.values
-    return next(declared_faults((original.model, rewritten.model), shapes, names, required, read), "")
+    return next(interface.declared_faults((original.model, rewritten.model), shapes, names, required, read), "")
 
 
 def _prove_outputs(
@@ -212,8 +195,8 @@ def _prove_outputs(
         used |= terms.used
         if any(proof.exactness == GRADES[1] for proof in proofs):
             compared = tools.reals.compared_constants()
-    limits = size_limits(shapes, lambda expr: tools.required.expr(exact[0].facts.rewriter.expr(expr)))
-    turns, conditions = turning_numbers(shapes, limits), _size_conditions(shapes[1])
+    limits = sizes.size_limits(shapes, lambda expr: tools.required.expr(exact[0].facts.rewriter.expr(expr)))
+    turns, conditions = sizes.turning_numbers(shapes, limits), _size_conditions(shapes[1])
     used = dict(sorted(used.items()))
     return Equivalence(proofs, used, conditions, limits, turns, len(terms.known), constants=compared)
 
@@ -223,11 +206,11 @@ def _compare_outputs(
 ) -> tuple[OutputProof, ...]:
     original, rewritten = (reader.result for reader in pair)
     theirs = {value.name: value for value in original.model.graph.outputs}
-    symbols, found = new_symbols(original.model, rewritten.model, names), []
+    symbols, found = interface.new_symbols(original.model, rewritten.model, names), []
     for value in rewritten.model.graph.outputs:
         other = theirs[names.get(value.name, value.name)]
         terms = original.values[other], rewritten.values[value]
-        declared = output_fault(other, value, (shapes[0][other].dims, shapes[1][value].dims), symbols)
+        declared = interface.output_fault(other, value, (shapes[0][other].dims, shapes[1][value].dims), symbols)
         if terms[0] is not terms[1]:
             reason = f"{find_difference(*terms)}; {fault}" if fault else find_difference(*terms)
             odd = differing_exprs(*terms, constants)
@@ -366,10 +349,10 @@ def _shared_pairs(
     from graphkit.equivalence.linear import REAL
 
     models = inline_model(a), inline_model(b)
-    shapes = common_shapes(*models, names_in_a, None, narrower=True, spec=spec)
+    shapes = sizes.common_shapes(*models, names_in_a, None, narrower=True, spec=spec)
     if any(find_misfit(node) for each in models for node in all_nodes(each.scopes)):
         return
-    tools = Tools.of(Constants(Terms(), numbers), RequiredProducts(required_equalities(shapes[0])))
+    tools = Tools.of(Constants(Terms(), numbers), sizes.RequiredProducts(sizes.required_equalities(shapes[0])))
     exact = read_pair(models, shapes, tools, names_in_a, AXIOMS)
     for first, second in (exact, read_pair(models, shapes, tools, names_in_a, REAL, exact)):
         yield from _pair_by_term(_by_term(a, first.result), _by_term(b, second.result))

@@ -111,31 +111,20 @@ class FactComparison:
 
 
 class _Claim(Struct, eq=False, dict=True):
-    """What the shape engine says of a node's outputs, given what it says of the inputs.
-
-    Attributes:
-        constants: The inputs that are small constants, as the model has them.
-        limits: Up to which numbers its rule holds.
-        equal, meant: What must be equal for it to run, and what must be where nothing is empty or broadcast.
-        is_needed: Whether elements that are known depend on it.
-        held: At how many sizes it held.
-        failure: Why it does not run at others.
-        fault: What differs, "" for nothing.
-        gap: Why it could not be compared, "" where it was.
-    """
+    """What the shape engine says of a node's outputs, given what it says of the inputs."""
 
     node: Node
     inputs: tuple[Tensor | None, ...]
     outputs: tuple[Tensor | None, ...]
-    constants: Mapping[int, TensorProto]
-    limits: tuple[Requirement, ...]
-    equal: tuple[Requirement, ...]
-    meant: tuple[Relation, ...]
-    is_needed: bool
-    held: int = 0
-    failure: str = ""
-    fault: str = ""
-    gap: str = ""
+    constants: Mapping[int, TensorProto]  # the inputs that are small constants, as the model has them
+    limits: tuple[Requirement, ...]  # up to which numbers its rule holds
+    equal: tuple[Requirement, ...]  # what must be equal for it to run
+    meant: tuple[Relation, ...]  # what must be equal where nothing is empty or broadcast
+    is_needed: bool  # whether elements that are known depend on it
+    held: int = 0  # at how many sizes it held
+    failure: str = ""  # why it does not run at others
+    fault: str = ""  # what differs, "" for nothing
+    gap: str = ""  # why it could not be compared, "" where it was
 
     @cached_property
     def key(self) -> Hashable:
@@ -241,9 +230,11 @@ class _Claim(Struct, eq=False, dict=True):
 
     @cached_property
     def is_large(self) -> bool:
-        """Whether it takes much, or too much where onnx's own inference says what is claimed: see `takes_more_than`."""
+        """Whether it takes much at all of some sizes, or too much where onnx's own inference says what is claimed."""
         is_own = self.node.operator in RULES  # onnxruntime infers by onnx's code too when it loads a model
-        return self.takes_more_than(MUCH_BYTES if is_own else MAX_BYTES, MUCH_STEPS if is_own else MAX_STEPS)
+        most_bytes, most_steps = (MUCH_BYTES, MUCH_STEPS) if is_own else (MAX_BYTES, MAX_STEPS)
+        size, steps = self.weights_at_many
+        return not ((size <= most_bytes) & (steps <= most_steps)).any()
 
     @cached_property
     def weights_at_many(self) -> tuple[np.ndarray, np.ndarray]:
@@ -251,11 +242,6 @@ class _Claim(Struct, eq=False, dict=True):
         least = {name: _least_size(each) for name, each in self.symbols.items()}
         larger = [{**least, name: size + self.at_least - 1} for name, size in least.items()]
         return self.weights(Values.of_all(larger or [least]))
-
-    def takes_more_than(self, most_bytes: int, most_steps: int) -> bool:
-        """Whether it takes more at all of the sizes of `weights_at_many`."""
-        size, steps = self.weights_at_many
-        return not ((size <= most_bytes) & (steps <= most_steps)).any()
 
     @property
     def reads_dims(self) -> bool:
@@ -326,7 +312,8 @@ def _claims_of(reading: Reading, shapes: Shapes) -> Iterator[_Claim]:
     for node in (node for node in reading.nodes if not node.bodies and node.constant is None):
         inputs = tuple(None if value is None else shapes.first.get(value, UNKNOWN) for value in node.inputs)
         outputs = tuple(None if value is None else shapes.first.get(value) for value in node.outputs)
-        constants = tuple(None if value is None else _small_constant(value.constant) for value in node.inputs)
+        held = [None if value is None else value.constant for value in node.inputs]
+        constants = [None if each is None or (payload_size(each) or 0) > MAX_CONSTANT else each for each in held]
         content = (None if each is None else each.raw_data or each.SerializeToString() for each in constants)
         spelled = node.proto.overload, node.proto.HasField("domain")
         key = node.signature, spelled, *map(id, (*inputs, *outputs)), *content
@@ -334,9 +321,9 @@ def _claims_of(reading: Reading, shapes: Shapes) -> Iterator[_Claim]:
             known.is_needed |= node in needed
             continue
         bare = (None if each is None else _bare_constant(reading.model, each) for each in constants)
-        held = {at: each for at, each in enumerate(bare) if each is not None}
+        alone = {at: each for at, each in enumerate(bare) if each is not None}
         limits, equal = map(tuple, noted[node])
-        claim = _Claim(node, inputs, outputs, held, limits, equal, meant=tuple(meant[node]), is_needed=node in needed)
+        claim = _Claim(node, inputs, outputs, alone, limits, equal, meant=tuple(meant[node]), is_needed=node in needed)
         seen[key] = claim
     yield from (claim for claim in seen.values() if claim.told and claim.says_something)
 
@@ -344,10 +331,6 @@ def _claims_of(reading: Reading, shapes: Shapes) -> Iterator[_Claim]:
 def _producing_node(value: Value) -> Node | None:
     """Return the node that gives a value, of an input of a body the node around it."""
     return value.producer or value.scope.owner
-
-
-def _small_constant(tensor: TensorProto | None) -> TensorProto | None:
-    return None if tensor is None or (payload_size(tensor) or 0) > MAX_CONSTANT else tensor
 
 
 def _bare_constant(model: Model, tensor: TensorProto) -> TensorProto | None:
@@ -480,7 +463,7 @@ def _models_to_try(
     for claim, sizes in waiting.items():
         listed = list(islice(sizes, count))
         models = _small_models(claim, listed)
-        tried.append((claim, listed, [len(feeds) for _, feeds in models]))
+        tried.append((claim, listed, [len(fed) for _, fed in models]))
         yield from models
 
 

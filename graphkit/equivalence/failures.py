@@ -401,7 +401,11 @@ def _failure_kind(app: Application) -> object:
 def branch_faults(original: Reading, rewritten: Reading) -> Iterator[str]:
     """Yield the faults of the bodies that the rewritten model reads."""
     for reading in (original, rewritten):
-        yield from _shadowing_initializers(reading.model.graph)
+        for scope in reading.model.graph.walk():  # a node may read what is around in the place of an initializer
+            for around in follow_chain(scope.parent, lambda scope: scope.parent):
+                for name in scope.values.keys() & around.values.keys():
+                    if scope.values[name].kind == "initializer":
+                        yield f"'{name}', an initializer of {scope.path}, has the name of a value around it"
         yield from _output_faults(reading)
     known = {index for _, index in _undeclared_counters(original)}
     for body, index in _undeclared_counters(rewritten):
@@ -425,15 +429,6 @@ def branch_faults(original: Reading, rewritten: Reading) -> Iterator[str]:
             terms = [rewritten.values[value] for value in values if value in rewritten.values]
             if len({term.dtype for term in terms if term.dtype}) > 1:
                 yield f"the branches of {node.path} give other dtypes"
-
-
-def _shadowing_initializers(scope: Scope) -> Iterator[str]:
-    """Yield the initializers of bodies that have the name of a value around, which a node may read in their place."""
-    for body in scope.walk():
-        for around in follow_chain(body.parent, lambda scope: scope.parent):
-            for name in body.values.keys() & around.values.keys():
-                if body.values[name].kind == "initializer":
-                    yield f"'{name}', an initializer of {body.path}, has the name of a value around it"
 
 
 def _output_faults(reading: Reading) -> Iterator[str]:

@@ -239,7 +239,12 @@ def multiply_matrices(app: Application) -> Result:
     left, right = app.operand(0), app.operand(1)
     if len(left.shape) < 2 or len(right.shape) < 2 or any(term and term.dims != () for term in app.args[2:]):
         return None
-    left, right = _repeated_by_the_other(app, left, right)
+    left = _without_expand(app, left, right) or left  # of batches that the other operand has
+    bare = _without_expand(app, right, left)
+    # A right operand whose batches are all 1 is multiplied with the rows of all batches at once, which rounds
+    # otherwise. So its Expand goes only where another batch axis is never 1.
+    if bare is not None and (app.is_real or any(lower(dim) > 1 for dim in bare.shape[:-2])):
+        right = bare
     move, batches = app.tools.movement, [left.shape[:-2], right.shape[:-2]]
     if (natural := _broadcast_dims(batches, ())) is None or natural != app.shape[:-2]:
         return "which of its batches broadcast depends on sizes"
@@ -256,19 +261,6 @@ def multiply_matrices(app: Application) -> Result:
     op = f"{app.node.operator} of each batch" if is_each else app.node.operator
     made = app.make_term(op, [*flats, *app.args[2:]], (*merge_grouped_dims(natural, natural, groups), rows, columns))
     return move.reshape(made, app.shape)
-
-
-def _repeated_by_the_other(app: Application, left: Term, right: Term) -> tuple[Term, Term]:
-    """Return both operands without the Expand of batches that the other operand has.
-
-    A right operand whose batches are all 1 is multiplied with the rows of all batches at once, which rounds in another
-    way. So its Expand goes only where another batch axis is never 1.
-    """
-    left = _without_expand(app, left, right) or left
-    bare = _without_expand(app, right, left)
-    if bare is not None and (app.is_real or any(lower(dim) > 1 for dim in bare.shape[:-2])):
-        right = bare
-    return left, right
 
 
 def _without_expand(app: Application, term: Term, other: Term) -> Term | None:

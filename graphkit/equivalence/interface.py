@@ -183,7 +183,12 @@ def declared_faults(
     of both models, whose dims are in words of the original.
     """
     (original, rewritten), (before, after) = models, shapes
-    yield from _wrong_dtypes(rewritten, after)
+    for value in _declared_values(rewritten):
+        kind, dtype, proto = declared_type(value), after[value].dtype, value.scope.infos[value.name].type
+        if kind is None and dtype and proto.WhichOneof("value") not in (None, "tensor_type"):
+            yield f"{value.name} is declared as no tensor, and its node gives one"
+        elif kind is not None and dtype not in (0, kind.dtype):
+            yield f"{value.name} is declared {dtype_name(kind.dtype)}, and its node gives {dtype_name(dtype)}"
     odd = _wrongly_declared(original, before, read[0])
     known = {(name, _computed_text(dims)): declared for name, declared, dims in odd}
     symbols = new_symbols(original, rewritten, names)
@@ -243,15 +248,6 @@ def _symbol_places(model: Model, shapes: Shapes, required: RequiredProducts) -> 
 def _declared_values(model: Model) -> Iterator[Value]:
     for scope in all_scopes(model.scopes):
         yield from (value for name in scope.infos if (value := scope.values.get(name)) is not None)
-
-
-def _wrong_dtypes(model: Model, shapes: Shapes) -> Iterator[str]:
-    for value in _declared_values(model):
-        declared, dtype, kind = declared_type(value), shapes[value].dtype, value.scope.infos[value.name].type
-        if declared is None and dtype and kind.WhichOneof("value") not in (None, "tensor_type"):
-            yield f"{value.name} is declared as no tensor, and its node gives one"
-        elif declared is not None and dtype not in (0, declared.dtype):
-            yield f"{value.name} is declared {dtype_name(declared.dtype)}, and its node gives {dtype_name(dtype)}"
 
 
 def _computed_text(dims: Dims | None) -> str:
@@ -342,10 +338,8 @@ def cut_open(whole: Model, part: Model, computed: Mapping[str, Sequence[Expr] | 
 
     Values at which the part begins have the dims that the whole computes for them, which are `computed`, in its own
     symbols; inputs have those that it declares: what the part calls a dim may be another dim there. Outputs have the
-    dims that the model declares for them, or none, so that the part may declare these, or those that nodes compute.
-
-    Raises:
-        ModelError: The model computes no value of a name that the part has, or one of another dtype.
+    dims that the model declares for them, or none, so that the part may declare these, or those that nodes compute. A
+    ModelError says that the model computes no value of a name that the part has, or one of another dtype.
     """
     proto = deepcopy(whole.proto)
     given = {info.name for info in part.proto.graph.input}

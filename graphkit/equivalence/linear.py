@@ -62,10 +62,10 @@ class Change(Struct, frozen=True, eq=False):
 
 def change_term(tools: Tools, term: Term, change: Change) -> Term:
     """Return a tensor scaled or shifted, within the linear operator that gives it where there is one."""
-    return term if change.is_nothing else _push_change(tools, term, change) or _change_term(tools, term, change)
-
-
-def _change_term(tools: Tools, term: Term, change: Change) -> Term:
+    if change.is_nothing:
+        return term
+    if (made := _push_change(tools, term, change)) is not None:
+        return made
     bare, axis = tools.movement.without_expand(term), change.axis
     if bare is not term and bare.dims and (axis is None or bare.dims[axis] == term.shape[axis]):
         return tools.movement.expand(change_term(tools, bare, change), term.shape)
@@ -419,17 +419,15 @@ def multiply_and_add(app: Application) -> Result:
     if app.attr("transA", 0):
         left = move.transpose(left, (1, 0))
     if app.attr("transB", 0):
-        right = _transposed_constant(app, right) or move.transpose(right, (1, 0))
+        constants = app.tools.constants
+        array = constants.array(right) if right.is_constant else None
+        turned = None if array is None else constants.of_array(np.ascontiguousarray(array.T), right.dtype)
+        right = turned or move.transpose(right, (1, 0))
     made = apply_operator(app, "MatMul", [left, right], app.shape)
     made = None if made is None else change_term(app.tools, made, Change.by(alpha))
     if bias is None or made is None or not beta:
         return made
     return apply_operator(app, "Add", [made, bias], app.shape) if beta == 1 else None
-
-
-def _transposed_constant(app: Application, term: Term) -> Term | None:
-    array = app.tools.constants.array(term) if term.is_constant else None
-    return None if array is None else app.tools.constants.of_array(np.ascontiguousarray(array.T), term.dtype)
 
 
 def normalize_einsum(app: Application) -> Result:

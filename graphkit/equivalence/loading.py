@@ -124,14 +124,10 @@ REASON = re.compile(r"Op \((\w+)\) \[\w+\] ([^\[\]]+)$")  # the operator of the 
 
 
 class LoadableCopy(Struct, frozen=True):
-    """A copy that gives what the model would give; a branch that never runs fails in it.
-
-    Attributes:
-        faults: Why onnxruntime does not load the model itself, a clause each.
-    """
+    """A copy that gives what the model would give; a branch that never runs fails in it."""
 
     model: Model
-    faults: tuple[str, ...]
+    faults: tuple[str, ...]  # why onnxruntime does not load the model itself, a clause each
 
     @property
     def note(self) -> str:

@@ -20,16 +20,8 @@ from graphkit.equivalence.sizes import RequiredProducts, required_equalities
 from graphkit.equivalence.spelling import draws_random_numbers, spell_alike
 from graphkit.equivalence.terms import Key, Term
 from graphkit.errors import ModelError
+from graphkit.graph import operator_traits
 from graphkit.graph.dataflow import in_order
-from graphkit.graph.operator_traits import (
-    COMPARING,
-    COPIED,
-    SHAPED,
-    broadcasts_inputs,
-    operator_set,
-    schema_of,
-    value_inputs,
-)
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.ops.numerics import BLIND, BLIND_IN_SECOND, FAITHFUL, FAITHFUL_IN_ALL
@@ -46,14 +38,11 @@ OWN_UNKNOWN = "?rewritten:"  # before what is unknown in the rewritten model, an
 
 
 class Facts(Struct, frozen=True):
-    """What is known of a value: its dtype, its dims, and its elements where they are known.
-
-    Attributes:
-        elements: Those of a small integer tensor, with its sizes.
-    """
+    """What is known of a value: its dtype, its dims, and its elements where they are known."""
 
     dtype: int
     dims: Dims | None
+    # the sizes and the elements of a small integer tensor
     elements: tuple[tuple[int, ...], tuple[Expr, ...]] | None = None
 
 
@@ -146,11 +135,11 @@ def shaped_by(node: Node, attributes: Key, args: Sequence[Term | None], index: i
 
     It is None where they may depend on elements of other inputs, and where some dims are not known.
     """
-    if broadcasts_inputs(node):
+    if operator_traits.broadcasts_inputs(node):
         return broadcast_dims(args)
-    if node.operator not in SHAPED:
+    if node.operator not in operator_traits.SHAPED:
         return None
-    by_value = value_inputs(node)
+    by_value = operator_traits.value_inputs(node)
     key: list[Hashable] = [node.operator, attributes, index]
     for at, term in enumerate(args):
         if term is not None and at not in by_value and at < len(node.inputs):
@@ -178,16 +167,12 @@ def broadcast_dims(args: Sequence[Term | None]) -> Hashable | None:
 
 
 class NormalForms:
-    """Brings the nodes of a model to normal form.
-
-    Attributes:
-        known: What is known of an output, its normal form, and how often each axiom was used for that. It is found by
-            its term before any axiom, and whether the sign of zeros in it matters. A rewritten model takes those of the
-            original.
-    """
+    """Brings the nodes of a model to normal form; a rewritten model takes over what is known of its original."""
 
     def __init__(self, shapes: Shapes, tools: Tools, axioms: Sequence[Axiom], original: NormalForms | None) -> None:
         self.shapes, self.tools, self.axioms = shapes, tools, axioms
+        # by the term of an output before any axiom, and whether the sign of zeros in it matters: what is known of it,
+        # its normal form, and how often each axiom was used for that
         self.known: dict[tuple[Term, bool], tuple[Facts, Term, Mapping[str, int]]]
         self.known = {} if original is None else original.known
         self.free_elements = free_elements(shapes)
@@ -232,7 +217,7 @@ class NormalForms:
         """Whether a node makes dims of unknown elements, whose expressions do not hold where integers wrap around."""
         value = app.node.outputs[app.index]
         known = self.shapes.first
-        if not self.free_elements or value is None or value not in known or not value_inputs(app.node):
+        if not self.free_elements or value is None or value not in known or not operator_traits.value_inputs(app.node):
             return False
         source = known.get(app.node.operand(0))
         there = source.dims or () if source is not None else ()
@@ -273,7 +258,8 @@ def free_elements(shapes: Shapes) -> frozenset[str]:
 
 # The sign of zeros: which operators give the same bits for 0 and -0, and which give zeros of another sign at most.
 
-CHANGING = operator_set("Add Sub Max Min Where")  # which are another term where the sign of zeros does not matter
+# which are another term where the sign of zeros does not matter
+CHANGING = operator_traits.operator_set("Add Sub Max Min Where")
 
 
 def is_blind(app: Application, index: int) -> bool:
@@ -285,7 +271,7 @@ def is_blind(app: Application, index: int) -> bool:
         return constants.has_no_zero(app.arg(1 - index))  # 0 + y and -0 + y are y
     if op in ("Cast", "QuantizeLinear"):  # a float of 8 bits has a sign of zeros, too
         return index == 0 and app.dtype in INTEGERS
-    return (index == 0 and op in BLIND) or op in COMPARING or (index == 1 and op in BLIND_IN_SECOND)
+    return (index == 0 and op in BLIND) or op in operator_traits.COMPARING or (index == 1 and op in BLIND_IN_SECOND)
 
 
 def is_faithful(app: Application, index: int) -> bool:
@@ -294,7 +280,7 @@ def is_faithful(app: Application, index: int) -> bool:
     if op == "Cast":
         return app.dtype in FLOATS
     if op in WRITES:
-        return index in COPIED[op]
+        return index in operator_traits.COPIED[op]
     return index in (range(len(app.args)) if op in FAITHFUL_IN_ALL else (0,) if op in FAITHFUL else ())
 
 
@@ -487,7 +473,7 @@ class _Reader:
         self, node: Node, attributes: Key, args: list[Term | None], context: Context
     ) -> tuple[Key, list[Term | None]]:
         """Return the key of a node besides its inputs, and its operands, which outputs of its bodies belong to."""
-        schema = schema_of(node)
+        schema = operator_traits.schema_of(node)
         # Its number of outputs may mean something: more of a BatchNormalization mean training before version 14, of a
         # MaxPool another kernel, and onnxruntime refuses to run an Attention with a past without a present.
         is_by_outputs = schema is None or (schema.outputs and schema.max_output > 64)

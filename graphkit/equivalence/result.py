@@ -111,28 +111,17 @@ class SizeLimit(Struct, frozen=True):
 
 
 class Equivalence(Struct, frozen=True):
-    """Whether a rewritten model gives the outputs of an original, wherever that runs.
+    """Whether a rewritten model gives the outputs of an original, wherever that runs."""
 
-    Attributes:
-        outputs: One entry for each output of the rewritten model.
-        used: How often each axiom was used, in both models together.
-        conditions: The sizes that the proof is about, such as `batch >= 1`.
-        limits: Those of its conditions that hold at some legal sizes alone.
-        turns: Numbers that are others beyond some sizes, where a run tells more: each with what it is up to these.
-        terms: How many distinct terms both models have.
-        compared: Of how many kinds of nodes onnxruntime confirmed what the shape engine says of them.
-        shared_dims: Which dims of the inputs it takes for one size, such as `one batch`.
-        constants: Those that were compared with their exact values, where an output is proven in exact arithmetic.
-    """
-
-    outputs: tuple[OutputProof, ...]
-    used: Mapping[str, int] = field(default_factory=dict)
-    conditions: tuple[str, ...] = ()
-    limits: tuple[SizeLimit, ...] = ()
-    turns: tuple[ExprPair, ...] = ()
-    terms: int = 0
-    compared: int = 0
-    shared_dims: tuple[str, ...] = ()
+    outputs: tuple[OutputProof, ...]  # one for each output of the rewritten model
+    used: Mapping[str, int] = field(default_factory=dict)  # how often each axiom was used, in both models together
+    conditions: tuple[str, ...] = ()  # the sizes that the proof is about, such as `batch >= 1`
+    limits: tuple[SizeLimit, ...] = ()  # those of its conditions that hold at some legal sizes alone
+    turns: tuple[ExprPair, ...] = ()  # numbers that are others beyond some sizes, each with what it is up to these
+    terms: int = 0  # how many distinct terms both models have
+    compared: int = 0  # of how many kinds of nodes onnxruntime confirmed what the shape engine says of them
+    shared_dims: tuple[str, ...] = ()  # which dims of the inputs it takes for one size, such as `one batch`
+    # those that were compared with their exact values, where an output is proven in exact arithmetic
     constants: ComparedConstants = field(default_factory=ComparedConstants)
 
     @classmethod

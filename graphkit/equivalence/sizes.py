@@ -32,32 +32,19 @@ LARGEST = (1 << 63) - 1  # that int64 holds: a proof is about all inputs
 def common_shapes(
     before: Model,
     after: Model,
-    names: Mapping[str, str],
-    values: Mapping[str, object] | None,
+    names: Mapping[str, str],  # what inputs of the rewrite are called in the original
+    values: Mapping[str, object] | None,  # elements of inputs of the original
     *,
-    narrower: bool,
-    free: Container[str] = (),
-    spec: DimSpec = AS_DECLARED,
+    narrower: bool,  # whether both have the dims that the rewrite declares
+    free: Container[str] = (),  # inputs that are the rewrite's own
+    spec: DimSpec = AS_DECLARED,  # sizes of the inputs of the rewrite
+    # the dims of the inputs of both, where they are read in another way than `read_alike` does
     declared: tuple[DeclaredInputs, DeclaredInputs] | None = None,
-    is_rough: bool = False,
+    is_rough: bool = False,  # whether a first pass is enough, which learns nothing from what nodes require
 ) -> tuple[Shapes, Shapes]:
-    """Return the shapes of both models over the same dims of inputs.
+    """Return the shapes of both models over the same dims of inputs; UnknownError where these are declared otherwise.
 
     They are about the sizes at which the original runs, as its nodes require, whatever those of the rewritten do.
-
-    Args:
-        before: The original.
-        after: Its rewrite.
-        names: What inputs of the rewrite are called in the original.
-        values: Elements of inputs of the original.
-        narrower: Whether both have the dims that the rewrite declares.
-        free: Inputs that are the rewrite's own.
-        spec: Sizes of the inputs of the rewrite.
-        declared: The dims of the inputs of both, where they are read in another way than `read_alike` does.
-        is_rough: Whether a first pass is enough, which learns nothing from what nodes require.
-
-    Raises:
-        UnknownError: Their inputs are declared otherwise.
     """
     read, changed = declared or read_alike(before, after, names)
     own = {name: dims for name, dims in changed.dims.items() if name in free}
@@ -137,11 +124,7 @@ def producing_nodes(node: Node) -> Iterator[Node | None]:
 
 
 class RequiredProducts:
-    """Replaces products in expressions by what they must be, where the original runs.
-
-    Args:
-        equal: Expressions that are equal wherever the original runs.
-    """
+    """Replaces products in expressions by what they must be, where the original runs and expressions are `equal`."""
 
     def __init__(self, equal: Iterable[tuple[Expr, Expr]]) -> None:
         self.known: dict[Monomial, Expr] = {}
@@ -150,7 +133,9 @@ class RequiredProducts:
             for monomial, factor in (left - right).terms:
                 rest = (left - right) - Expr(((monomial, factor),))
                 is_within = any(Counter(monomial) <= Counter(other) for other, _ in rest.terms)
-                if factor in (1, -1) and _is_product(monomial) and not is_within:
+                # a product of computed dims, all of them known; those of inputs keep their names
+                known = all(isinstance(atom, Call) and "?" not in str(Expr.from_atom(atom)) for atom in monomial)
+                if factor in (1, -1) and len(monomial) > 1 and known and not is_within:
                     self.known.setdefault(monomial, rest * -factor)
                     break
 
@@ -195,12 +180,6 @@ class RequiredProducts:
                 return expr
             expr = total
         return expr
-
-
-def _is_product(monomial: Monomial) -> bool:
-    """Whether it is a product of computed dims, all of them known; those of inputs keep their names."""
-    known = all(isinstance(atom, Call) and "?" not in str(Expr.from_atom(atom)) for atom in monomial)
-    return len(monomial) > 1 and known
 
 
 def _ratio_to_number(expr: Expr, number: Expr) -> Expr | None:

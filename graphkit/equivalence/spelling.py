@@ -46,11 +46,7 @@ AS_KERNELS = frozenset({"8a82f8d4eaacd3c8a45c2599cfff826eb433b4cf14238dc92cc0fbd
 
 
 def inline_model(model: Model) -> Model:
-    """Return a sound model without functions.
-
-    Raises:
-        ModelError: The model is not sound, or what a call means is not certain.
-    """
+    """Return a sound model without functions; ModelError where it is not sound, or a call may mean something else."""
     check_scopes(model.scopes, model.file)  # also of a rewritten model, which takes over that its original is sound
     if not model.proto.functions:
         return model
@@ -79,7 +75,11 @@ def _inline_functions(proto: ModelProto) -> ModelProto:
             for dim in info.type.tensor_type.shape.dim:
                 dim.ClearField("dim_param")  # in a graph they would be dims of the graph
         if domain_of(function.domain) == DOMAIN:
-            _mark_kernel(function)
+            for node in function.node:
+                node.output[:] = [f"{name}/unmarked" if name in function.output else name for name in node.output]
+            for name in function.output:
+                mark = NodeProto(op_type="Identity", input=[f"{name}/unmarked"], output=[name], overload=OF_KERNEL)
+                function.node.append(mark)
     _use_one_version(proto)
     try:
         whole = onnx.inliner.inline_local_functions(proto)
@@ -148,14 +148,6 @@ def _check_kernels(proto: ModelProto) -> None:
         # Of a scale of 0 the kernel makes another one.
         if not is_whole or not all(node.input) or ("scale" in given and given["scale"].f == 0):
             raise UnknownError(f"onnxruntime's operator '{node.op_type}' may compute something else than its function")
-
-
-def _mark_kernel(function: FunctionProto) -> None:
-    for node in function.node:
-        node.output[:] = [f"{name}/unmarked" if name in function.output else name for name in node.output]
-    for name in function.output:
-        mark = NodeProto(op_type="Identity", input=[f"{name}/unmarked"], output=[name], overload=OF_KERNEL)
-        function.node.append(mark)
 
 
 def kernel_fault(model: Model, shapes: Shapes) -> str:

@@ -107,7 +107,13 @@ def _prove_stage(stage: Stage) -> StageProof:
         result = _compare_stage(stage)
         is_last = stage.is_masking or not stage.sizes
         if not (at_every_size := is_last or result.up_to(max(stage.sizes.values())).is_proven):
-            result = _compare_stage(_at_its_sizes(stage))
+            # of which the model after it takes nothing but the sizes of the lowered model
+            proto, dims = deepcopy(stage.after.proto), declared_inputs(stage.after).groups
+            for info in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
+                for dim in info.type.tensor_type.shape.dim:
+                    if dim.dim_param:
+                        declare_dim(dim, read_dim(dim.dim_param, dims).substitute(stage.sizes))
+            result = _compare_stage(replace(stage, after=stage.after.with_proto(proto), sizes={}, is_narrower=True))
     except ModelError as error:
         return _unproven_stage(stage, str(error))
     grades = {output.name: output.exactness for output in result.proven}
@@ -165,16 +171,6 @@ def _is_added(node: Node, value: Value, shapes: Shapes) -> bool:
         return False
     dims = shapes[others[0]].dims
     return dims is not None and all(map(is_known, dims)) and shapes[node.outputs[0]].dims == dims
-
-
-def _at_its_sizes(stage: Stage) -> Stage:
-    """Return a stage of which the model after it takes nothing but the sizes of the lowered model."""
-    proto, names = deepcopy(stage.after.proto), declared_inputs(stage.after).groups
-    for info in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
-        for dim in info.type.tensor_type.shape.dim:
-            if dim.dim_param:
-                declare_dim(dim, read_dim(dim.dim_param, names).substitute(stage.sizes))
-    return replace(stage, after=stage.after.with_proto(proto), sizes={}, is_narrower=True)
 
 
 def _with_fed_inputs(stage: Stage) -> Model:

@@ -36,23 +36,18 @@ Key = tuple[Hashable, ...]
 class Term:
     """One node of the shared graph of terms. Equal terms are identical.
 
-    Attributes:
-        number: The order in which terms were made, the original's first.
-        op: An operator, with its domain unless that is the default one; or `Input`, `Constant`, `Elements`.
-        attributes: What else determines it: attributes, version, output index, target dims.
-        dims: None if some are not known.
-        origins: The node that it stands for in the original and in the rewritten model, "" if in none.
-        nearly: Which axiom nearly held for it, and what was missing.
+    Its operator has its domain unless that is the default one; or it is `Input`, `Constant` or `Elements`.
     """
 
     __slots__ = ("args", "attributes", "dims", "dtype", "nearly", "number", "op", "origins")
 
     def __init__(self, number: int, op: str, attributes: Key, args: tuple[Term | None, ...]) -> None:
-        self.number, self.op, self.attributes, self.args = number, op, attributes, args
+        self.number, self.op = number, op  # the order in which terms were made, the original's first
+        self.attributes, self.args = attributes, args  # also its version, output index and target dims
         self.dtype = 0
-        self.dims: Dims | None = None
-        self.origins = ["", ""]
-        self.nearly = ""
+        self.dims: Dims | None = None  # None if some are not known
+        self.origins = ["", ""]  # the node that it stands for in the original and in the rewritten model
+        self.nearly = ""  # which axiom nearly held for it, and what was missing
 
     def __repr__(self) -> str:
         return f"Term({self.op}#{self.number})"
@@ -71,18 +66,12 @@ class Term:
 
 
 class Terms(Struct):
-    """The table of all terms.
-
-    Attributes:
-        arrays: The elements of constants that are small.
-        used: How often each axiom changed something.
-        recent: The same since it was last cleared.
-    """
+    """The table of all terms."""
 
     known: dict[Key, Term] = field(default_factory=dict)
-    arrays: dict[Term, np.ndarray] = field(default_factory=dict)
-    used: Counter[str] = field(default_factory=Counter)
-    recent: Counter[str] = field(default_factory=Counter)
+    arrays: dict[Term, np.ndarray] = field(default_factory=dict)  # the elements of constants that are small
+    used: Counter[str] = field(default_factory=Counter)  # how often each axiom changed something
+    recent: Counter[str] = field(default_factory=Counter)  # the same since it was last cleared
 
     def make(
         self, op: str, attributes: Key, args: Iterable[Term | None], dtype: int, dims: Iterable[Expr | int] | None
@@ -236,9 +225,10 @@ class Constants:
     def array(self, term: Term) -> np.ndarray | None:
         """Return the elements of a constant, None if they are too many or numpy has no such dtype."""
         if term not in self.terms.arrays and term in self.sources:
-            model, tensor = self.sources[term]
-            size = payload_size(tensor)
-            if size is not None and size <= MAX_ARRAY and _is_plain(tensor.data_type):
+            (model, tensor), dtypes = self.sources[term], helper.get_all_tensor_dtypes()
+            size, dtype = payload_size(tensor), tensor.data_type
+            is_plain = dtype in dtypes and dtype != TensorProto.STRING and dtype <= TensorProto.COMPLEX128
+            if size is not None and size <= MAX_ARRAY and is_plain:
                 with suppress(ModelError):  # its file is missing
                     self.terms.arrays[term] = model.array(tensor)
         elif term not in self.terms.arrays and (base := self.bases.get(term, term)) is not term:
@@ -279,10 +269,6 @@ def _split_period(bits: np.ndarray, axis: int) -> list[int]:
         if (rows[:period] == rows[period : 2 * period]).all() and (rows[period:] == rows[:-period]).all():
             return [size // period, period] if period > 1 else [size]
     return [size]
-
-
-def _is_plain(dtype: int) -> bool:
-    return dtype in helper.get_all_tensor_dtypes() and dtype != TensorProto.STRING and dtype <= TensorProto.COMPLEX128
 
 
 def _hash_bytes(content: bytes | memoryview) -> bytes:
@@ -340,14 +326,11 @@ class RealConstants:
     """Finds the constant of the original that one of the rewritten model stands for.
 
     Constants of one model are never taken for each other, nor are two that models hold.
-
-    Attributes:
-        is_original: Whether the original is read.
     """
 
     def __init__(self, constants: Constants) -> None:
         self.constants = constants
-        self.is_original = True
+        self.is_original = True  # whether it is the original that is read
         self.origins: dict[Term, Origin] = {}
         self.listed: dict[tuple[str, int, tuple[int, ...]], list[Term]] = defaultdict(list)  # of the original
         self.compared: dict[tuple[Term, Term], float] = {}  # how far a constant is from that which it stands for

@@ -686,6 +686,6 @@ def test_an_expression_that_has_grown_too_large_is_a_reason(monkeypatch: pytest.
     def grown(*_: object, **__: object) -> None:
         raise TooComplexError("a product of too many terms")
 
-    monkeypatch.setattr(check, "common_shapes", grown)
+    monkeypatch.setattr(check.sizes, "common_shapes", grown)
     found = check_equivalence(PLAIN, PLAIN)
     assert found.outputs[0].reason == "a product of too many terms"
