@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Literal
 
 from msgspec import Struct
 
-from graphkit.graph.declared_types import Dim, declared_type, shape_text
+from graphkit.graph.declared_types import declared_type, shape_text
 from graphkit.graph.names import family_labels
 from graphkit.graph.roles import Role, count_captured_values, declared_rank
 from graphkit.graph.view import Scope
@@ -58,7 +58,11 @@ def find_lengths(model: Model) -> tuple[Length, ...]:
     """Return the lengths of a decoder's inputs that are not numbers, tokens first."""
     places_of: dict[tuple[Kind, str], list[tuple[str, int]]] = {}
     given = {value.name for value in model.graph.inputs if value.tensor is None}
-    dims = {name: tuple(_claimed_dims(name, texts or ())) for name, texts in declared_texts(model) if name in given}
+    texts = {name: enumerate(dims or ()) for name, dims in declared_texts(model) if name in given}
+    dims = {  # each text at its word: a past is called `past + sequence`
+        name: tuple(symbol(f"{name}.{axis}") if dim is None else read_dim(dim, ()) for axis, dim in listed)
+        for name, listed in texts.items()
+    }
     for kind, name, axis in sorted(_length_places(model), key=lambda place: ORDER.index(place[0])):
         if dims[name][axis].constant is None:
             alone = name if kind in FOLLOWING else ""
@@ -75,11 +79,6 @@ def find_lengths(model: Model) -> tuple[Length, ...]:
         taken.add(symbol_name)
         result.append(Length(kind, tuple(places), declared, symbol_name))
     return tuple(result)
-
-
-def _claimed_dims(name: str, texts: Iterable[Dim]) -> Iterator[Expr]:
-    """Yield the dims that an input declares, each text at its word: a past is called `past + sequence`."""
-    yield from (symbol(f"{name}.{axis}") if dim is None else read_dim(dim, ()) for axis, dim in enumerate(texts))
 
 
 def _own_name(kind: Kind, declared: Expr, taken: Collection[str]) -> str | None:
@@ -170,7 +169,12 @@ def _correct_declarations(model: Model, is_branch: bool) -> Declarations:
     corrections = tuple(_make_corrections(model, known, needs))
     if not corrections:
         return Declarations(model)
-    corrected = _redeclare_inputs(model, known, [need for need, _ in needs])
+    proto = copy.deepcopy(model.proto)
+    infos = {info.name: info for info in proto.graph.input}
+    for length, (need, _) in zip(known, needs, strict=True):
+        for name, axis in length.places if str(need) != str(length.declared) else ():
+            declare_dim(infos[name].type.tensor_type.shape.dim[axis], need)
+    corrected = model.with_proto(proto)
     shapes, lengths = infer(corrected), find_lengths(corrected)
     if any(_excludes_sizes(shapes, scopes, lengths) for _, scopes in _branch_scopes(corrected)):
         return Declarations(model)  # the corrected declarations would be no better
@@ -260,24 +264,19 @@ def _required_length(
         if (dim := solve_symbol(length.name, reduce_rows(facts, [*order, *tail]), symbols)) is not None:
             results[name] = dim
     distinct = set(results.values())
-    if not distinct:
-        return _undecided_length(length, known, is_branch=is_branch)
+    if not distinct:  # a mask that no node decides spans past and new tokens
+        first = {each.kind: each for each in reversed(known)}
+        tokens, past = first.get("tokens"), first.get("past")
+        if length.kind != "mask" or tokens is None:
+            return length.declared, ""
+        if is_branch and length.declared == symbol_of_length:
+            return symbol(tokens.name) + (symbol(past.name) if past is not None else 0), ""
+        if past is not None and length.declared.symbols == tokens.declared.symbols:
+            return symbol_of_length, " (past and new tokens)"
+        return length.declared, ""
     if len(distinct) == 1 or length.kind == "encoder mask":  # the encoder's length is one, by many names
         return next(iter(results.values())), ""
     return symbol_of_length, f" ({', '.join(f'{dim} in {name}' for name, dim in results.items())})"
-
-
-def _undecided_length(length: Length, known: Sequence[Length], *, is_branch: bool) -> tuple[Expr, str]:
-    """Return the length of a mask that no node decides: it spans past and new tokens."""
-    first = {each.kind: each for each in reversed(known)}
-    tokens, past = first.get("tokens"), first.get("past")
-    if length.kind != "mask" or tokens is None:
-        return length.declared, ""
-    if is_branch and length.declared == symbol(length.name):
-        return symbol(tokens.name) + (symbol(past.name) if past is not None else 0), ""
-    if past is not None and length.declared.symbols == tokens.declared.symbols:
-        return symbol(length.name), " (past and new tokens)"
-    return length.declared, ""
 
 
 def _make_corrections(model: Model, known: Sequence[Length], needs: Sequence[tuple[Expr, str]]) -> Iterator[Correction]:
@@ -293,13 +292,3 @@ def _make_corrections(model: Model, known: Sequence[Length], needs: Sequence[tup
             families.setdefault((before, shape_text(tuple(dims))), []).append(name)
         for (before, after), names in families.items():
             yield Correction(tuple(names), before, after, why)
-
-
-def _redeclare_inputs(model: Model, known: Sequence[Length], needs: Sequence[Expr]) -> Model:
-    proto = copy.deepcopy(model.proto)
-    infos = {info.name: info for info in proto.graph.input}
-    for length, need in zip(known, needs, strict=True):
-        for name, axis in length.places:
-            if str(need) != str(length.declared):
-                declare_dim(infos[name].type.tensor_type.shape.dim[axis], need)
-    return model.with_proto(proto)

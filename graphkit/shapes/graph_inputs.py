@@ -299,7 +299,17 @@ class Inputs:
             return unknown_tensor(f"the input '{value.name}' is declared without rank", kind.dtype)
         tensor = Tensor(kind.dtype, [dim.substitute(self.numbers) for dim in dims])
         if value.name in self.values:
-            return self._with_values(value.name, tensor)
+            array, name = self.values[value.name], value.name
+            if tensor.sizes() not in (None, array.shape):
+                raise UsageError(f"input '{name}' is {tensor} - not of shape {list(array.shape)}")
+            if tensor.dtype not in FLOATS and tensor.dtype not in INTEGERS:
+                return Tensor(tensor.dtype, array.shape, None, f"it is the input '{name}'")
+            given = array.ravel().tolist()
+            held = [each if isinstance(each, Expr) else _convert_element(each, tensor.dtype) for each in given]
+            if None in held:
+                wrong = given[held.index(None)]
+                raise UsageError(f"input '{name}' is of {dtype_name(tensor.dtype)} - it cannot hold {wrong}")
+            return Tensor(tensor.dtype, array.shape, array_of(held, array.shape))
         count, sizes = tensor.count(), tensor.sizes()
         extent = math.prod(size or 1 for size in sizes or ())  # numpy bounds it for empty arrays too
         if kind.dtype not in INTEGERS or count is None or count > MAX_FOLLOWED or extent > MAX_EXTENT:
@@ -309,19 +319,6 @@ class Inputs:
         low, high = max(low, -self.largest - 1), min(high, self.largest) if low else high
         elements = [notes.new_symbol(value.name, reason, low, high) for _ in range(count)]
         return Tensor(tensor.dtype, tensor.dims, array_of(elements, sizes))
-
-    def _with_values(self, name: str, tensor: Tensor) -> Tensor:
-        array = self.values[name]
-        if tensor.sizes() not in (None, array.shape):
-            raise UsageError(f"input '{name}' is {tensor} - not of shape {list(array.shape)}")
-        if tensor.dtype not in FLOATS and tensor.dtype not in INTEGERS:
-            return Tensor(tensor.dtype, array.shape, None, f"it is the input '{name}'")
-        given = array.ravel().tolist()
-        elements = [each if isinstance(each, Expr) else _convert_element(each, tensor.dtype) for each in given]
-        if None in elements:
-            wrong = given[elements.index(None)]
-            raise UsageError(f"input '{name}' is of {dtype_name(tensor.dtype)} - it cannot hold {wrong}")
-        return Tensor(tensor.dtype, array.shape, array_of(elements, array.shape))
 
 
 def _convert_element(element: object, dtype: int) -> float | None:

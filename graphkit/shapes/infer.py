@@ -85,8 +85,10 @@ def infer_node(ctx: InferenceContext) -> list[Tensor]:
         if tensor_in.dims is None or not tensor_in.dtype:
             raise UnknownError(tensor_in.reason or f"'{value.name}' is unknown")
         types[value.name] = _type_proto(tensor_in, names)
-        if (tensor := _constant_proto(tensor_in)) is not None:
-            data[value.name] = tensor
+        known = tensor_in.data if tensor_in.may_have_data else None
+        if known is not None and all(isinstance(element, (int, float)) for element in known.ravel().tolist()):
+            dtype = FLOATS.get(tensor_in.dtype) or onnx.helper.tensor_dtype_to_np_dtype(tensor_in.dtype)
+            data[value.name] = onnx.numpy_helper.from_array(known.astype(dtype))
     proto = node.proto
     if any(attribute.ref_attr_name for attribute in proto.attribute):  # in a function: the arguments of the call
         proto = onnx.helper.make_node(node.op_type, proto.input, proto.output, domain=node.domain)
@@ -115,14 +117,6 @@ def _type_proto(tensor: Tensor, names: dict[str, Expr]) -> TypeProto:
             added.dim_param = f"{dim}"
             names[f"{dim}"] = dim
     return result
-
-
-def _constant_proto(tensor: Tensor) -> onnx.TensorProto | None:
-    data = tensor.data if tensor.may_have_data else None
-    if data is None or not all(isinstance(element, (int, float)) for element in data.ravel().tolist()):
-        return None
-    dtype = FLOATS.get(tensor.dtype) or onnx.helper.tensor_dtype_to_np_dtype(tensor.dtype)
-    return onnx.numpy_helper.from_array(data.astype(dtype))
 
 
 def _read_result(ctx: InferenceContext, result: TypeProto | None, names: dict[str, Expr]) -> Tensor:
@@ -376,12 +370,6 @@ class _Engine:
                 rewritten = self.rewriter.tensor(tensor)
                 table[value] = tensor if rewritten is tensor else share_tensor(rewritten)
 
-    def _bound_attributes(self, node: Node) -> Mapping[str, AttributeProto]:
-        if not self.running:
-            return node.attributes
-        bound = {name: self.bound.get(each.ref_attr_name, each) for name, each in node.attributes.items()}
-        return {name: attribute for name, attribute in bound.items() if not attribute.ref_attr_name}
-
     def _results(self, node: Node, inputs: Sequence[Tensor | None]) -> Sequence[Tensor]:
         if node.scope is not self.main:
             self.work += 1
@@ -392,7 +380,11 @@ class _Engine:
             key = result_key(rule, node, inputs)
             if key is not None and (known := KNOWN_RESULTS.get(key)) is not None:
                 return known.repeat(node, self.notes)
-        ctx = InferenceContext(node, inputs, self._bound_attributes(node), self)
+        attributes = node.attributes
+        if self.running:
+            bound = {name: self.bound.get(each.ref_attr_name, each) for name, each in node.attributes.items()}
+            attributes = {name: attribute for name, attribute in bound.items() if not attribute.ref_attr_name}
+        ctx = InferenceContext(node, inputs, attributes, self)
         function = self.functions.get((node.domain, node.op_type, node.proto.overload)) if self.functions else None
         if function is not None:
             return self._call_function(ctx, *function)
@@ -425,16 +417,12 @@ class _Engine:
         finally:
             self.running.pop()
             self.bound = outer
-        self._remember_facts(scope)
-        return results
-
-    def _remember_facts(self, scope: Scope) -> None:
-        """Keep the facts that all calls of a function agree on."""
-        for inner in scope.walk():
+        for inner in scope.walk():  # the facts that all calls of the function agree on
             for value in inner.values.values():
                 if (now := self.table.get(value)) is not None:
                     before = self.seen_functions.get(value)
                     self.seen_functions[value] = now if before is None else agreed_facts(before, now)
+        return results
 
     def is_complete(self) -> bool:
         """Whether every dim is known, and as plain as can be."""
@@ -544,15 +532,14 @@ def keep_results(
         return
     if any(type(each) is not Tensor or each.is_unread for each in (*ctx.inputs, *results) if each is not None):
         return  # it would keep its model
-    noted = [(at, _without_node(each)) for at, listed in enumerate(notes.lists) for each in listed[mark[at] :]]
+    noted: list[tuple[int, Any]] = []  # without the node
+    for at, listed in enumerate(notes.lists):
+        for each in listed[mark[at] :]:
+            is_relation = isinstance(each, Requirement)
+            noted.append((at, Relation(each.left, each.relation, each.right) if is_relation else each[1]))
     if len(KNOWN_RESULTS) >= MAX_KNOWN:
         KNOWN_RESULTS.clear()
     KNOWN_RESULTS[key] = Known(tuple(ctx.inputs), results, noted)
-
-
-def _without_node(noted: Any) -> Any:
-    is_relation = isinstance(noted, Requirement)
-    return Relation(noted.left, noted.relation, noted.right) if is_relation else noted[1]
 
 
 # The dims of whose inputs go together in other ways.

@@ -12,7 +12,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import cast
 
@@ -87,7 +87,7 @@ class Program(ProgramContents, frozen=True):
         stands in the place of a number that is not known, and of one whose computation divides by 0: the node cannot
         run at these dims. A tensor of which nothing is known has no entry.
         """
-        return python_function(self)
+        return _Function(self).whole(ascii(self.model))
 
     def javascript(self, *, export: bool = False) -> str:
         """Return the same function in JavaScript (ES2015), as a script that is a CommonJS module too.
@@ -103,7 +103,8 @@ class Program(ProgramContents, frozen=True):
         Args:
             export: Add an `export` statement: then the text is an ES module, and no script any more.
         """
-        return javascript_function(self, export)
+        writer = _JavaScript(self)
+        return writer.whole(writer.text(self.model)) + ("export { shapes };\n" if export else "")
 
 
 Tree = int | float | str | list["Tree"]
@@ -211,19 +212,17 @@ def _open_conditions(shapes: Shapes) -> tuple[Relation, ...]:
             narrowed[noted.substitute(symbols)] = None
         except TooComplexError:
             narrowed[Relation(noted.left, noted.relation, noted.right)] = None
-    return tuple(condition for condition in narrowed if _is_open(condition, symbols.keys()))
-
-
-def _is_open(condition: Relation, symbols: Collection[str]) -> bool:
-    """Whether a condition depends on these symbols alone and is not always met."""
-    left, right = condition.left, condition.right
-    if not all(name in symbols for name in left.symbols | right.symbols):
-        return False
-    try:
-        difference = left - right
-    except TooComplexError:
-        return True
-    return lower(difference) < 0 or (condition.relation == "==" and upper(difference) > 0)
+    open_ones: list[Relation] = []
+    for condition in narrowed:
+        if condition.symbols <= symbols.keys():
+            try:
+                difference = condition.left - condition.right
+            except TooComplexError:
+                open_ones.append(condition)
+                continue
+            if lower(difference) < 0 or (condition.relation == "==" and upper(difference) > 0):
+                open_ones.append(condition)
+    return tuple(open_ones)
 
 
 MAX_SAFE = (1 << 53) - 1  # Number.MAX_SAFE_INTEGER; other readers that have doubles only round larger integers too
@@ -438,14 +437,3 @@ class _JavaScript(_Function):
         if op == "float32":
             return f"Math.fround(Math.fround({args[0]}) / {args[1]})"
         return f"int(Math.{op}({', '.join(args)}))" if op in ("min", "max") else f"{args[0]} / {args[1]}"
-
-
-def python_function(program: ProgramContents) -> str:
-    """Return the text of a Python module."""
-    return _Function(program).whole(ascii(program.model))
-
-
-def javascript_function(program: ProgramContents, export: bool = False) -> str:
-    """Return the text of a script, or of an ES module."""
-    writer = _JavaScript(program)
-    return writer.whole(writer.text(program.model)) + ("export { shapes };\n" if export else "")

@@ -6,7 +6,7 @@ be 1. A folded model has numbers where its original has symbols.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from functools import lru_cache
@@ -84,18 +84,15 @@ def _symbols_and_relations(model: Model, spec: DimSpec = AS_DECLARED) -> tuple[S
     legal = legal_sizes(model, spec)
     dims = (dim for dims in legal.inputs.values() for dim in dims or ())
     names = dict.fromkeys(symbol.name for dim in dims for symbol in dim.walk_symbols())
-    return tuple(names), tuple(_linear_rows(legal.relations))
+    rows: list[Row] = []
+    for relation in legal.relations:
+        with suppress(TooComplexError):
+            row = linear_row(relation.left - relation.right) if relation.relation == "==" else None
+            rows += [row] if row else []
+    return tuple(names), tuple(rows)
 
 
 forget_on_registration(_symbols_and_relations.cache_clear)
-
-
-def _linear_rows(relations: Iterable[Relation]) -> Iterator[Row]:
-    for relation in relations:
-        with suppress(TooComplexError):
-            row = linear_row(relation.left - relation.right) if relation.relation == "==" else None
-            if row:
-                yield row
 
 
 class Pair(NamedTuple):
@@ -184,26 +181,20 @@ def solve_dims(pairs: Iterable[Pair], dims: Mapping[str, int]) -> tuple[dict[str
         todo = [(pair, relation.substitute(numbers).against_zero()) for pair, relation in todo]
         for pair, relation in todo:
             if not relation.symbols and not Values.at({}).is_met(relation).all():
-                raise _unsolvable_error(pair, numbers)
+                names = sorted(pair.dim.symbols | pair.size.symbols)
+                where = ", ".join(f"{name}={numbers[name]}" for name in names if name in numbers)
+                problem = f"a dim of input '{pair.name}' is {pair.dim} - it cannot be {pair.size}"
+                raise UsageError(f"{problem} with {where}" if where else problem)
         todo = [(pair, relation) for pair, relation in todo if relation.symbols]
-        found = {name: size for _, relation in todo for name, size in _forced_size(relation)}
+        found: dict[str, int] = {}
+        for _, relation in todo:
+            name, *others = relation.symbols
+            size = relation.forced_size() if not others else None
+            if size is not None and size < 0:
+                raise UsageError(f"'{name}' would be {size} - give sizes that fit together")
+            if size is not None:
+                found[name] = size
         if not found:
             break
         numbers.update(found)
     return numbers, [relation for _, relation in todo]
-
-
-def _unsolvable_error(pair: Pair, numbers: Mapping[str, int]) -> UsageError:
-    names = sorted(pair.dim.symbols | pair.size.symbols)
-    where = ", ".join(f"{name}={numbers[name]}" for name in names if name in numbers)
-    problem = f"a dim of input '{pair.name}' is {pair.dim} - it cannot be {pair.size}"
-    return UsageError(f"{problem} with {where}" if where else problem)
-
-
-def _forced_size(relation: Relation) -> Iterator[tuple[str, int]]:
-    name, *others = relation.symbols
-    size = relation.forced_size() if not others else None
-    if size is not None and size < 0:
-        raise UsageError(f"'{name}' would be {size} - give sizes that fit together")
-    if size is not None:
-        yield name, size

@@ -74,8 +74,14 @@ class _Search:
         while open_sizes:
             name = names[len(open_sizes) - 1]
             size = next(open_sizes[-1], None)
-            if size is None:
-                self._go_back(open_sizes, guilty, names)
+            if size is None:  # go back to the last symbol whose size may make a difference
+                open_sizes.pop()
+                blamed = guilty.pop() - {names[len(guilty)]}
+                while open_sizes and names[len(open_sizes) - 1] not in blamed:
+                    open_sizes.pop()
+                    guilty.pop()
+                if guilty:
+                    guilty[-1] |= blamed
                 continue
             chosen[name] = size
             if len(open_sizes) < len(names):
@@ -84,17 +90,6 @@ class _Search:
                 continue
             yield dict(chosen)
             guilty[-1].update(names)
-
-    @staticmethod
-    def _go_back(open_sizes: list[Iterator[int]], guilty: list[set[str]], names: Sequence[str]) -> None:
-        """Go back to the last symbol whose size may make a difference."""
-        open_sizes.pop()
-        blamed = guilty.pop() - {names[len(guilty)]}
-        while open_sizes and names[len(open_sizes) - 1] not in blamed:
-            open_sizes.pop()
-            guilty.pop()
-        if guilty:
-            guilty[-1] |= blamed
 
     def _sizes_that_meet(self, depth: int, chosen: Mapping[str, int]) -> Iterator[int]:
         """Yield the sizes of a symbol at which every constraint of its level is met."""
@@ -238,14 +233,17 @@ def legal_sizes(
     needed = [Relation(each.left, each.relation, each.right) for each in (*shapes.required, *shapes.limits)]
     known = dict.fromkeys(relation.against_zero() for relation in (*needed, *_equal_dims(shapes), *added))
     broadcasts = (each for node, each in shapes.preconditions[0] if node.scope is model.graph)
-    names = frozenset(symbols)
+    names, masks = frozenset(symbols), frozenset[str]()
+    if past is not None and tokens is not None:  # of which a merged decoder declares the length that one branch wants
+        over = {value.name: table[value.name] for value in model.roles.inputs if model.roles.spans_past(value)}
+        masks = frozenset(name for name, dims in over.items() if dims is not None and dims[1].constant is None)
     return LegalSizes(
         variables=tuple(variables),
         relations=tuple(relation for relation in known if relation.symbols and relation.symbols <= names),
         fixed=numbers,
         fixed_roles={roles[name]: size for name, size in numbers.items() if name in roles},
         inputs=table,
-        masks=_total_masks(model, table) if past is not None and tokens is not None else frozenset(),
+        masks=masks,
         totals=tuple(Expr.from_atom(symbols[variable.name]) for variable in variables if variable.role == "total"),
         past=past,
         tokens=tokens,
@@ -265,12 +263,6 @@ def _past_dim(shapes: Shapes) -> Expr | None:
             is_kept = after is not None and after[entry.axis] == dims[entry.axis]
             lengths.append((is_kept, dims[entry.axis]))
     return min(lengths, key=lambda length: length[0], default=(False, None))[1]
-
-
-def _total_masks(model: Model, table: Mapping[str, tuple[Expr, ...] | None]) -> frozenset[str]:
-    """Return the masks that span past and new tokens: a merged decoder declares the length that one branch wants."""
-    shapes = {value.name: table[value.name] for value in model.roles.inputs if model.roles.spans_past(value)}
-    return frozenset(name for name, dims in shapes.items() if dims is not None and dims[1].constant is None)
 
 
 def _equal_dims(shapes: Shapes) -> Iterator[Relation]:
@@ -311,6 +303,9 @@ def _score_dims(shapes: Shapes, node: Node) -> tuple[Expr, ...] | None:
 
 OTHER = 5  # size of a symbol without a known role
 LENGTHS: tuple[Axis, ...] = ("sequence", "encoder", "other")  # roles of symbols that others have, too
+WORDS: tuple[tuple[str, Axis], ...] = (  # in the names of symbols
+    ("past", "past"), ("batch", "batch"), ("total", "total"), ("encoder", "encoder"), ("seq", "sequence"),
+)  # fmt: skip
 
 
 class Sizes(Struct, frozen=True):
@@ -339,7 +334,7 @@ def symbol_roles(model: Model, dims: Mapping[str, tuple[Expr, ...] | None] | Non
     for value in inputs:
         for dim in (dims.get(value.name) or ()) if inputs[value] != "past" else ():
             for name in sorted(dim.symbols):
-                roles.setdefault(name, _by_name(name))
+                roles.setdefault(name, next((role for word, role in WORDS if word in name), "other"))
     if not model.roles.cache and {"other", "total"} & set(roles.values()):
         for group in (tied & roles.keys() for tied in tied_symbols(model)):  # others have numbers
             of_group = {roles[name] for name in group}
@@ -402,12 +397,6 @@ def with_empty_past(spec: DimSpec, model: Model, roles: Mapping[str, Axis]) -> D
     names = () if model.roles.has_slots else [name for name, role in roles.items() if role == "past"]
     empty = {name: (0, None) for name in names if name not in spec.numbers}
     return DimSpec.of(ranges=empty) | spec
-
-
-def _by_name(name: str) -> Axis:
-    words: tuple[tuple[str, Axis], ...] = (("past", "past"), ("batch", "batch"), ("total", "total"))
-    words += (("encoder", "encoder"), ("seq", "sequence"))
-    return next((role for word, role in words if word in name), "other")
 
 
 def symbol_sizes(model: Model, sizes: Sizes, roles: Mapping[str, Axis] | None = None) -> dict[str, int]:

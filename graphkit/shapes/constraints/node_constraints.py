@@ -18,6 +18,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from graphkit.graph.dataflow import in_order
+from graphkit.graph.names import group_pairs
 from graphkit.graph.operator_traits import GATHERING, RESHAPING
 from graphkit.graph.view import Node, Scope, Value, unwrap_value
 from graphkit.ops.indexing import indices_inside
@@ -26,7 +27,6 @@ from graphkit.ops.rule_context import NodeView, UnknownError
 from graphkit.ops.tensor import scalar_integer, unknown_tensor
 from graphkit.ops.value_ranges import ValueRangeAnalysis
 from graphkit.shapes import Expr, Relation, Shapes, Tensor, const, is_known
-from graphkit.shapes.inferred_shapes import Preconditions
 from graphkit.symbolic.expr import Call, Symbol
 
 COMPARING: Mapping[str, Callable[[Ints, Ints], Bools]] = {
@@ -157,7 +157,8 @@ class _Collector:
         self.tensors: dict[Value, Tensor] = {}
         self.ranges = ValueRangeAnalysis(shapes.model, self.tensor, typical=True)
         self.found: dict[tuple[Scope, str, Precondition], SharedPrecondition] = {}
-        self.passes = [*map(_by_node, shapes.preconditions)]
+        groups = (group_pairs(noted) for noted in shapes.preconditions)
+        self.passes = [{node: dict.fromkeys(noted) for node, noted in group.items()} for group in groups]
         self.noted = set(chain(*self.passes))
 
     def scope(self, scope: Scope) -> None:
@@ -212,13 +213,6 @@ def _is_known_data(tensor: Tensor) -> bool:
     return data is None or all(is_known(element) for element in data.ravel().tolist() if isinstance(element, Expr))
 
 
-def _by_node(noted: Preconditions) -> dict[Node, dict[Precondition, None]]:
-    result: dict[Node, dict[Precondition, None]] = {}
-    for node, precondition in noted:
-        result.setdefault(node, {})[precondition] = None
-    return result
-
-
 @lru_cache(maxsize=4)  # a report asks twice
 def collect_preconditions(shapes: Shapes) -> Sequence[SharedPrecondition]:
     """Return the preconditions of all nodes; in a function, those that hold for all its calls."""
@@ -263,11 +257,8 @@ class Values:
 
     def of(self, expr: Expr) -> Ints:
         """Return an expression's values."""
-        if expr not in self.found:
-            self.found[expr] = self._evaluate_sum(expr)
-        return self.found[expr]
-
-    def _evaluate_sum(self, expr: Expr) -> Ints:
+        if expr in self.found:
+            return self.found[expr]
         is_small = self._size(expr) <= LARGEST
         total = np.full(self.count, expr.constant or 0, np.int64 if is_small else object)
         for monomial, factor in expr.terms:
@@ -279,6 +270,7 @@ class Values:
                 total = total + (product if factor == 1 else product * factor)
             elif len(expr.terms) > 1:
                 total = total + factor
+        self.found[expr] = total
         return total
 
     def _evaluate_atom(self, atom: Symbol | Call) -> Ints:
