@@ -92,9 +92,7 @@ def inline_array(tensor: TensorProto | None) -> np.ndarray | None:
 def array_of_bytes(tensor: TensorProto, payload: bytes | memoryview) -> np.ndarray:
     """Return the values that bytes have by the dtype and dims of a tensor, as onnxruntime reads them.
 
-    Raises:
-        KeyError: The dtype is unknown.
-        TypeError, ValueError: They do not fit.
+    A KeyError says that the dtype is unknown, a TypeError or ValueError that they do not fit.
     """
     plain = TensorProto(dims=tensor.dims, data_type=tensor.data_type, raw_data=bytes(payload))
     array = onnx.numpy_helper.to_array(plain)
@@ -104,10 +102,8 @@ def array_of_bytes(tensor: TensorProto, payload: bytes | memoryview) -> np.ndarr
 def typed_payload(tensor: TensorProto) -> bytes:
     """Return the bytes that `raw_data` would hold for a tensor that has its values in a typed field.
 
-    Numbers that are out of range wrap around, and as a boolean any number but 0 is true: so onnxruntime reads them.
-
-    Raises:
-        ModelError: Its dtype has no fixed size, or a value is no pattern of its bits.
+    Numbers that are out of range wrap around, and as a boolean any number but 0 is true: so onnxruntime reads them. A
+    ModelError says that its dtype has no fixed size, or that a value is no pattern of its bits.
     """
     bits = BITS.get(tensor.data_type)
     if bits is None:

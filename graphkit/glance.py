@@ -23,18 +23,14 @@ SHOWN_PORTS = 12
 
 @dataclass(frozen=True)
 class Glance(Result):
-    """A few lines about a model.
-
-    Attributes:
-        ports: `input` or `output`, names, dtype and shape; ports of one family and shape are one row.
-    """
+    """A few lines about a model."""
 
     title: ClassVar[str] = "Model"
     name: str
     origin: str  # its opset and its producer
     nodes: str  # how many nodes there are, of which operators most
     weights: str  # how many tensors there are, and their bytes
-    ports: tuple[tuple[str, str, str, str], ...]
+    ports: tuple[tuple[str, str, str, str], ...]  # `input` or `output`, the names of a family, dtype and shape
 
     def heading(self) -> str:
         """Return the name of the model."""

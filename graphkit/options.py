@@ -30,14 +30,11 @@ JUDGE_SECONDS = 600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Flag:
-    """An option of the command line that sets a field, or a part of one.
-
-    Attributes:
-        kind: The type of a value, as an annotation; by default that of the field. A tuple may be given several times.
-    """
+    """An option of the command line that sets a field, or a part of one."""
 
     help: str  # the help text
     name: str = ""  # its spelling; by default that of the field, behind `--no-` where this is true by default
+    # the type of a value, as an annotation; by default that of the field; a tuple may be given several times
     kind: str = ""
     short: str = ""  # a spelling of one letter
     metavar: str | None = None  # the value in the help text

@@ -42,13 +42,7 @@ def share_of(name: str) -> float | None:
 
 
 def portion_of(progress: Progress, begin: float, end: float) -> Progress:
-    """Return what tells the steps of a portion of some work.
-
-    Args:
-        progress: Called with the steps of the whole work.
-        begin: The share of the whole work that is done before the portion.
-        end: The same after it.
-    """
+    """Return what tells the steps of a portion of some work, from one share of the whole work to another one."""
 
     def tell(name: str) -> None:
         share = share_of(name)
@@ -134,10 +128,8 @@ def check_stopped() -> None:
     """Check that no signal has asked the process to end.
 
     The exception that `interruptible` raises is lost where it meets compiled code: a module that is being imported, or
-    a call of onnxruntime, replaces it by an error of its own. Whoever catches such errors asks here what they were.
-
-    Raises:
-        StoppedError: One has.
+    a call of onnxruntime, replaces it by an error of its own. Whoever catches such errors asks here what they were: a
+    StoppedError says that one has.
     """
     if _received:
         raise StoppedError(_received[0])

@@ -319,11 +319,8 @@ def resolve_placement(weights: Placement, models: Iterable[_Weighted]) -> Placem
 
 def unused_text(names: Sequence[str]) -> str:
     """Return a sentence that names data files which are no longer used."""
-    is_single = len(names) == 1
-    return (
-        f"{' and '.join(names)} {'is' if is_single else 'are'} left from the replaced models; the new ones do not use "
-        f"{'it' if is_single else 'them'}."
-    )
+    verb, them = ("is", "it") if len(names) == 1 else ("are", "them")
+    return f"{' and '.join(names)} {verb} left from the replaced models; the new ones do not use {them}."
 
 
 def data_files(paths: Iterable[Path]) -> set[Path]:
@@ -360,15 +357,10 @@ def _is_external(tensor: onnx.TensorProto) -> bool:
 
 
 def check_targets(targets: Sequence[Path], models: Iterable[_Weighted], *, overwrite: bool) -> None:
-    """Check that files can be written: leftovers of killed runs are undone, and nothing stands in the way.
+    """Check that files of one folder can be written: leftovers of killed runs are undone, nothing stands in the way.
 
-    Args:
-        targets: The files, all in one folder.
-        models: Their sources, whose files are never replaced.
-        overwrite: Whether files that exist may be replaced.
-
-    Raises:
-        OutputError: There is no such folder, or a file exists.
+    The files of their sources, `models`, are never replaced. An OutputError says that there is no such folder, or that
+    a file exists.
     """
     for target in targets:
         recover_unfinished(target)
@@ -396,7 +388,16 @@ def _model_body(model: _Weighted, data_path: Path, weights: Placement, plan: Dat
     proto = copy.deepcopy(model.proto)
     external = [t for t, _ in tensors.walk_tensors(proto) if _is_external(t)]
     if weights == "in-place":
-        _check_in_place(model, data_path.parent, external)
+        folder = data_path.parent
+        if external and model.path is not None and folder.resolve() != model.path.parent.resolve():
+            there = shown_path(model.path)
+            problem = f"is not the folder of {there}, and data in place can only be referred to from there"
+            raise OutputError(f"{folder}: {problem} - write there, or use --weights shared")
+        if made := next((tensor for tensor in external if model.is_made(tensor)), None):
+            problem = f"'{made.name}' is a new weight, which is in no file that can be referred to in place"
+            raise OutputError(f"{model.label}: {problem} - use --weights shared")
+        missing = {each.location for each in model.source.data_files if each.size is None}  # which may come later
+        _tensor_pieces(model, [tensor for tensor in external if external_extent(tensor).location not in missing])
         return [proto.SerializeToString()]
     pieces = _tensor_pieces(model, external)
     if weights == "inline":
@@ -404,7 +405,17 @@ def _model_body(model: _Weighted, data_path: Path, weights: Placement, plan: Dat
         if size > MAX_PROTO:
             problem = f"{size:,} bytes do not fit into one protobuf file of at most {MAX_PROTO:,}"
             raise OutputError(f"{model.label}: {problem} - write a file with --weights shared")
-        return _inline_weights(model, proto, external, pieces)
+        # the weights stay in their files until they are written
+        nonce = os.urandom(16)
+        stand_ins: dict[bytes, memoryview] = {}  # of the right lengths; their content is not read
+        for number, tensor in enumerate(external):
+            mark = nonce + number.to_bytes(8, "little")
+            stand_ins[mark] = model.payload(tensor)
+            del tensor.external_data[:]
+            tensor.ClearField("data_location")
+            tensor.raw_data = mark
+        known = {id(view): piece for view, piece in zip(stand_ins.values(), pieces, strict=True)}
+        return [known.get(id(part), part) for part in inflate_payloads(proto.SerializeToString(), stand_ins)]
     for tensor, piece in zip(external, pieces, strict=True):
         refer_to_bytes(tensor, data_path.name, plan.place(piece, files), piece.length)
     return [proto.SerializeToString()]
@@ -419,30 +430,3 @@ def _tensor_pieces(model: _Weighted, external: Sequence[onnx.TensorProto]) -> li
         if piece.offset + piece.length > sizes[piece.path]:
             raise shrunk_file_error(piece.path, tensor.name)
     return pieces
-
-
-def _inline_weights(
-    model: _Weighted, proto: onnx.ModelProto, external: Sequence[onnx.TensorProto], pieces: Sequence[Piece]
-) -> Body:
-    """Return a model with its weights inside, which stay in their files until they are written."""
-    nonce = os.urandom(16)
-    stand_ins: dict[bytes, memoryview] = {}  # of the right lengths; their content is not read
-    for number, tensor in enumerate(external):
-        mark = nonce + number.to_bytes(8, "little")
-        stand_ins[mark] = model.payload(tensor)
-        del tensor.external_data[:]
-        tensor.ClearField("data_location")
-        tensor.raw_data = mark
-    known = {id(view): piece for view, piece in zip(stand_ins.values(), pieces, strict=True)}
-    return [known.get(id(part), part) for part in inflate_payloads(proto.SerializeToString(), stand_ins)]
-
-
-def _check_in_place(model: _Weighted, folder: Path, external: Sequence[onnx.TensorProto]) -> None:
-    if external and model.path is not None and folder.resolve() != model.path.parent.resolve():
-        problem = f"is not the folder of {shown_path(model.path)}, and data in place can only be referred to from there"
-        raise OutputError(f"{folder}: {problem} - write there, or use --weights shared")
-    if made := next((tensor for tensor in external if model.is_made(tensor)), None):
-        problem = f"'{made.name}' is a new weight, which is in no file that can be referred to in place"
-        raise OutputError(f"{model.label}: {problem} - use --weights shared")
-    missing = {data.location for data in model.source.data_files if data.size is None}  # which need not be there yet
-    _tensor_pieces(model, [tensor for tensor in external if external_extent(tensor).location not in missing])

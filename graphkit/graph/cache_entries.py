@@ -109,7 +109,8 @@ def parse_cache_name(name: str) -> tuple[Slot, frozenset[str], bool] | None:
 def cache_entries(scope: Scope) -> tuple[CacheEntry, ...]:
     """Return the cache of a graph: its past inputs in order, then the present outputs that feed none of them."""
     inputs = [value for value in scope.inputs if value.kind == "input" and value.tensor is None]
-    past = [value for value in inputs if _may_cache(value) and _may_be_past(value)]
+    words = {value: {*split_name(value.name)} for value in inputs if _may_cache(value)}
+    past = [value for value, said in words.items() if not said & PRESENT or said & (PAST | CACHE)]  # not called new
     named = [(value, key) for value in past if (key := _slot_key(value))]
     may_present = filter(_may_cache, scope.outputs)
     outputs = group_pairs((key, value) for value in may_present if (key := _slot_key(value)) is not None)
@@ -125,7 +126,12 @@ def cache_entries(scope: Scope) -> tuple[CacheEntry, ...]:
     entries += [(key, None, value) for key, value in left if key[0].kind != "state"]
     only_values = all(slot.kind == "value" and not slot.index for (slot, _), _, _ in entries)
     if only_values or not any(present for _, _, present in entries):  # `past_values` alone are a time series
-        return _by_shape(scope, inputs)
+        # two numbered families, of inputs and of outputs, whose members differ in one dim: the one that grows
+        families = itertools.product(_name_families(inputs), _name_families(list(scope.outputs)))
+        paired = ([*zip(*both, strict=True)] for both in families if len(both[0]) == len(both[1]))
+        found = (pairs for pairs in paired if all(_grows_by_one_dim(*pair) for pair in pairs))
+        pairs = next(found, None) or _joined_pairs(scope, inputs)
+        return tuple(CacheEntry(Slot((number,), "", "both"), *pair) for number, pair in enumerate(pairs))
     sides = ([key[0] for key, *ports in entries if ports[side]] for side in (0, 1))  # pasts, then presents
     several = {slot for slots in sides for slot, count in Counter(slots).items() if count > 1}
     more = {key: [*sorted(key[1]), key[0].kind] if key[0] in several else [key[0].kind] for key, _, _ in entries}
@@ -133,12 +139,6 @@ def cache_entries(scope: Scope) -> tuple[CacheEntry, ...]:
         CacheEntry(Slot(key[0].index, key[0].attention, " ".join(more[key])), past, present)
         for key, past, present in entries
     )
-
-
-def _may_be_past(value: Value) -> bool:
-    """Whether an input's name does not say that it is new."""
-    words = set(split_name(value.name))
-    return not words & PRESENT or bool(words & (PAST | CACHE))
 
 
 def _slot_key(value: Value) -> tuple[Slot, frozenset[str]] | None:
@@ -152,15 +152,6 @@ def _may_cache(value: Value) -> bool:
     if declared is None or not (declared.is_float or declared.dtype in (2, 3)):
         return False
     return declared.rank is None or declared.rank in CACHE_RANKS
-
-
-def _by_shape(scope: Scope, inputs: list[Value]) -> tuple[CacheEntry, ...]:
-    """Pair two numbered families, of inputs and of outputs, whose members differ in one dim: the one that grows."""
-    families = itertools.product(_name_families(inputs), _name_families(list(scope.outputs)))
-    paired = ([*zip(*both, strict=True)] for both in families if len(both[0]) == len(both[1]))
-    found = (pairs for pairs in paired if all(_grows_by_one_dim(*pair) for pair in pairs))
-    pairs = next(found, None) or _joined_pairs(scope, inputs)
-    return tuple(CacheEntry(Slot((number,), "", "both"), *pair) for number, pair in enumerate(pairs))
 
 
 def _joined_pairs(scope: Scope, inputs: list[Value]) -> list[tuple[Value, Value]]:

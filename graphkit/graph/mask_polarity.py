@@ -20,20 +20,9 @@ import onnx.numpy_helper
 from msgspec import Struct
 from onnx import TensorProto
 
+from graphkit.graph import operator_traits
 from graphkit.graph.dataflow import ForwardAnalysis
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.operator_traits import (
-    COMPARING,
-    COPYING,
-    KEY_LENGTHS,
-    KEY_MASKS,
-    MEASURING,
-    MOVING,
-    SCORE_BIASES,
-    copied_inputs,
-    operator_set,
-    value_inputs,
-)
 from graphkit.graph.view import ZERO, Node, Value, unwrap_value, walk_breadth_first
 
 Polarity = Literal["keeps", "pads", "adds"]  # 1 counts and 0 hides; 1 hides and 0 counts; it is added to scores
@@ -120,15 +109,15 @@ def _find_score_sites(touched: Collection[Value], facts: Facts, *, somewhere: bo
     """
     for value in touched:
         for node, index in value.consumers:
-            if node.is_op("Softmax") or index in SCORE_BIASES.get(node.operator, ()):
+            if node.is_op("Softmax") or index in operator_traits.SCORE_BIASES.get(node.operator, ()):
                 if node.is_op("Attention") and is_boolean(value):
                     yield {number: fact.of(value).truth is False for number, fact in facts.items()}
                 else:
                     known = {number: fact.of(value) for number, fact in facts.items()}
                     yield {n: (fact.low if somewhere else fact.high) <= HIDES for n, fact in known.items()}
-            elif index in KEY_MASKS.get(node.operator, ()):
+            elif index in operator_traits.KEY_MASKS.get(node.operator, ()):
                 yield {number: fact.of(value).is_zero for number, fact in facts.items()}
-            elif index in KEY_LENGTHS.get(node.operator, ()):
+            elif index in operator_traits.KEY_LENGTHS.get(node.operator, ()):
                 most = {number: fact.of(value).high for number, fact in facts.items()}
                 yield {number: most[number] < most[1.0 - number] for number in (0.0, 1.0)}
 
@@ -148,20 +137,20 @@ def _find_sum_sites(touched: Collection[Value], facts: Facts) -> Iterator[Site]:
             yield {number: fact.of(value).is_zero for number, fact in facts.items()}
 
 
-ALIKE = operator_set("CastLike Ceil Dropout Floor ReduceMax ReduceMean ReduceMin Resize Round")
-TOTALS = operator_set("CumSum ReduceSum")
+ALIKE = operator_traits.operator_set("CastLike Ceil Dropout Floor ReduceMax ReduceMean ReduceMin Resize Round")
+TOTALS = operator_traits.operator_set("CumSum ReduceSum")
 
 
 def _made_of(value: Value) -> Iterator[Value | None]:
     """Yield what nodes make of a value that still tells of the mask."""
     for node, index in value.consumers:
-        if node.operator in TRANSFERS and index not in value_inputs(node):
+        if node.operator in TRANSFERS and index not in operator_traits.value_inputs(node):
             yield from node.outputs
 
 
 def is_boolean(value: Value) -> bool:
     """Whether a value is boolean, as its declaration says, or what makes it."""
-    source = unwrap_value(value, MOVING)
+    source = unwrap_value(value, operator_traits.MOVING)
     declared, node = declared_type(source), source.producer
     if declared is not None:
         return declared.dtype == TensorProto.BOOL
@@ -195,7 +184,8 @@ class ElementBounds(ForwardAnalysis[Elements]):
         if rule is None or (node.is_op("MatMul") and value not in self.touched):
             return DATA
         try:
-            shapes = value_inputs(node) if rule is _bound_copies else ()  # whose elements are none of the copies
+            # shapes, whose elements are none of the copies
+            shapes = operator_traits.value_inputs(node) if rule is _bound_copies else ()
             inputs = enumerate(node.inputs)
             return rule(node, [UNKNOWN if at in shapes else self._operand_bounds(node, each) for at, each in inputs])
         except (IndexError, TypeError, ValueError):  # the node lacks an input, or has one too many
@@ -251,7 +241,7 @@ def _add_bounds(*addends: float) -> float:
 def _bound_difference(node: Node, inputs: Sequence[Elements]) -> Elements:
     """Return bounds of a difference; scores less the greatest of their row hide the same places."""
     scores, subtracted = node.inputs
-    greatest = None if subtracted is None else unwrap_value(subtracted, MOVING).producer
+    greatest = None if subtracted is None else unwrap_value(subtracted, operator_traits.MOVING).producer
     if greatest is not None and greatest.is_op("ReduceMax") and greatest.inputs[0] == scores:
         return inputs[0]
     return _at_corners(lambda a, b: _add_bounds(a, -b))(node, inputs)
@@ -303,7 +293,7 @@ def _bound_clip(_: Node, inputs: Sequence[Elements]) -> Elements:
 
 def _bound_copies(node: Node, inputs: Sequence[Elements]) -> Elements:
     """Return the bounds of elements of some inputs, and of 0, which a Pad or a Trilu puts beside them."""
-    facts = [inputs[index] for index in ((0,) if node.operator in ALIKE else copied_inputs(node))]
+    facts = [inputs[index] for index in ((0,) if node.operator in ALIKE else operator_traits.copied_inputs(node))]
     return functools.reduce(operator.or_, [*facts, *([NONE] if node.is_op("Pad", "Trilu") else [])] or [UNKNOWN])
 
 
@@ -323,14 +313,14 @@ MONOTONE: Mapping[str, Callable[..., float]] = {
     "Or": lambda a, b: bool(a) or bool(b),
     "Xor": lambda a, b: bool(a) != bool(b),
 }
-TRUTHS = COMPARING | operator_set("And IsInf IsNaN Not Or Xor")
+TRUTHS = operator_traits.COMPARING | operator_traits.operator_set("And IsInf IsNaN Not Or Xor")
 TRANSFERS: Mapping[str, Transfer] = {
     **{name: _at_corners(function) for name, function in MONOTONE.items()},
-    **dict.fromkeys(operator_set("Add Sum"), _bound_sum),
-    **dict.fromkeys(ALIKE | COPYING, _bound_copies),
+    **dict.fromkeys(operator_traits.operator_set("Add Sum"), _bound_sum),
+    **dict.fromkeys(ALIKE | operator_traits.COPYING, _bound_copies),
     **dict.fromkeys(TOTALS, _bound_reduction),
-    **dict.fromkeys(MEASURING, lambda *_: COUNT),
-    **dict.fromkeys(operator_set("EyeLike IsInf IsNaN"), lambda *_: EITHER),
+    **dict.fromkeys(operator_traits.MEASURING, lambda *_: COUNT),
+    **dict.fromkeys(operator_traits.operator_set("EyeLike IsInf IsNaN"), lambda *_: EITHER),
     "Cast": _bound_cast,
     "Clip": _bound_clip,
     "ConstantOfShape": lambda node, _: _constant_bounds(node.attr("value", ZERO)),

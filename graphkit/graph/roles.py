@@ -88,24 +88,18 @@ def merged_decoders(main: Scope, cache: Sequence[CacheEntry]) -> Iterator[Merged
     """Yield the merged decoders among the Ifs of a graph with this cache, at any depth."""
     past = {entry.past for entry in cache if entry.past is not None}
     for node in find_nodes((main,), "If"):
-        if (decoder := _read_merged_decoder(node, past)) is not None:
-            yield decoder
-
-
-def _read_merged_decoder(node: Node, past: set[Value]) -> MergedDecoder | None:
-    condition = trace_condition(node)
-    if condition is None or not {"then_branch", "else_branch"} <= set(node.bodies) or branch_fault(node):
-        return None
-    declared = hinted_type(condition.input)
-    if declared is None or declared.dtype != TensorProto.BOOL:
-        return None
-    branches = {name: node.bodies[name] for name in ("then_branch", "else_branch")}
-    readers = [name for name, body in branches.items() if past.intersection(count_captured_values(body))]
-    if len(readers) != 1:
-        return None
-    cache, first = readers[0], "else_branch" if readers[0] == "then_branch" else "then_branch"
-    zero = tuple(node.outputs[index] for index in zero_length_outputs(node.bodies[cache]) if index < len(node.outputs))
-    return MergedDecoder(node, condition, cache, first, tuple(value for value in zero if value is not None))
+        condition = trace_condition(node)
+        if condition is None or not {"then_branch", "else_branch"} <= set(node.bodies) or branch_fault(node):
+            continue
+        declared = hinted_type(condition.input)
+        branches = {name: node.bodies[name] for name in ("then_branch", "else_branch")}
+        readers = [name for name, body in branches.items() if past.intersection(count_captured_values(body))]
+        if declared is None or declared.dtype != TensorProto.BOOL or len(readers) != 1:
+            continue
+        reader, first = readers[0], "else_branch" if readers[0] == "then_branch" else "then_branch"
+        empty = [at for at in zero_length_outputs(node.bodies[reader]) if at < len(node.outputs)]
+        zero = tuple(value for at in empty if (value := node.outputs[at]) is not None)
+        yield MergedDecoder(node, condition, reader, first, zero)
 
 
 Role = Literal[
@@ -207,7 +201,11 @@ class Roles(Struct, frozen=True, eq=False, dict=True):
         """Return the meaning of an axis of an input."""
         dims, dim = hinted_dims(value) or (), dim_at(value, at)
         if (entry := self.pasts.get(value)) is not None:
-            return self._cache_axis(entry, dims, at)
+            if at == entry.axis:
+                return "encoder" if self.is_cross(entry) else "past"
+            named_ones = [axis for axis, each in enumerate(dims) if "batch" in str(each)]
+            open_ones = [axis for axis, each in enumerate(dims) if not isinstance(each, int) and axis != entry.axis]
+            return "batch" if at in (named_ones or open_ones[:1]) else "other"
         role, last = self.inputs.get(value, "other"), len(dims) - 1
         if role == "state":
             open_ones = [axis for axis, each in enumerate(dims) if not isinstance(each, int)]
@@ -239,13 +237,6 @@ class Roles(Struct, frozen=True, eq=False, dict=True):
         if role in ("image", "other") and last == 3 and declared is not None and may_be_pixels(declared):
             return "channels" if at == 1 else "space"
         return "other"
-
-    def _cache_axis(self, entry: CacheEntry, dims: tuple[Dim, ...], at: int) -> Axis:
-        if at == entry.axis:
-            return "encoder" if self.is_cross(entry) else "past"
-        named = [axis for axis, dim in enumerate(dims) if "batch" in str(dim)]
-        open_ones = [axis for axis, dim in enumerate(dims) if not isinstance(dim, int) and axis != entry.axis]
-        return "batch" if at in (named or open_ones[:1]) else "other"
 
     def _is_sequence(self, dim: Dim) -> bool:
         return dim is not None and any(dim_at(value, 1) == dim for value in self.all("tokens", "embeddings"))
@@ -370,14 +361,11 @@ def _float_role(value: Value, declared: TensorType) -> Role:
             return "embeddings"
     if value.name.startswith(AUDIO) and declared.is_float:
         return "audio"
-    return "image" if _is_image(value, declared) else "other"
-
-
-def _is_image(value: Value, declared: TensorType) -> bool:
     if declared.dims is None or len(declared.dims) != 4:
-        return False
+        return "other"
     channels = {declared.dims[1], declared.dims[3]}
-    return bool(IMAGE.search(value.name)) or (bool(channels & {1, 3}) and may_be_pixels(declared))
+    is_image = IMAGE.search(value.name) or (channels & {1, 3} and may_be_pixels(declared))
+    return "image" if is_image else "other"
 
 
 def _tell_sides_apart(inputs: dict[Value, Role], *, has_cache: bool) -> dict[Value, Role]:
@@ -411,18 +399,13 @@ def _with_tokens(inputs: dict[Value, Role]) -> dict[Value, Role]:
     """
     if any(role in ("tokens", "embeddings") for role in inputs.values()):
         return inputs
-    looking_up = [
-        value
-        for value, role in inputs.items()
-        if role == "other" and declared_rank(value) == 2 and "lookup" in find_uses(value)
-        if not any(_is_computed(table) for _, table in find_lookups(value))
-    ]
+    looking_up = []
+    for value, role in inputs.items():
+        if role == "other" and declared_rank(value) == 2 and "lookup" in find_uses(value):
+            tables = [unwrap_value(table, BEFORE_LOOKUPS) for _, table in find_lookups(value)]
+            if all(table.producer is None or table.is_constant for table in tables):
+                looking_up.append(value)
     return inputs | {looking_up[0]: "tokens"} if len(looking_up) == 1 else inputs
-
-
-def _is_computed(table: Value) -> bool:
-    table = unwrap_value(table, BEFORE_LOOKUPS)
-    return table.producer is not None and not table.is_constant
 
 
 def _find_encoder_inputs(inputs: dict[Value, Role], cache: Iterable[CacheEntry]) -> dict[Value, Role]:

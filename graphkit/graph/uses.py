@@ -191,7 +191,12 @@ def _derive_forward(scope: Scope, tensors: ShapeTensors) -> None:
             _derive_forward(body, tensors)
         outputs = node.results
         if node.is_op("If"):
-            _forward_if(node, tensors)
+            bodies = list(node.bodies.values())
+            for index, value in enumerate(node.outputs):
+                sources = [node.input(0), *(body.outputs[index] for body in bodies if index < len(body.outputs))]
+                read = [source for source in sources if source is not None]
+                if value is not None and tensors.derived.issuperset(read):
+                    _derive_outputs([value], _union_of_sources(read, tensors), tensors)
         elif not (node.domain or node.bodies or node.op_type in RANDOM):
             inputs = node.operands
             if tensors.static.issuperset(inputs):
@@ -201,15 +206,6 @@ def _derive_forward(scope: Scope, tensors: ShapeTensors) -> None:
                 _derive_outputs(outputs, frozenset(inputs), tensors)
             elif tensors.derived.issuperset(inputs):
                 _derive_outputs(outputs, _union_of_sources(inputs, tensors), tensors)
-
-
-def _forward_if(node: Node, tensors: ShapeTensors) -> None:
-    bodies = list(node.bodies.values())
-    for index, value in enumerate(node.outputs):
-        sources = [node.input(0), *(body.outputs[index] for body in bodies if index < len(body.outputs))]
-        read = [source for source in sources if source is not None]
-        if value is not None and tensors.derived.issuperset(read):
-            _derive_outputs([value], _union_of_sources(read, tensors), tensors)
 
 
 def _derive_outputs(outputs: Sequence[Value], sources: frozenset[Value], tensors: ShapeTensors) -> None:

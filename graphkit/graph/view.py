@@ -193,15 +193,13 @@ class Node:
     def signature(self) -> Hashable:
         """All that it is but for names, and for what its inputs are."""
         if self._signature is None:
-            self._signature = self._find_signature()
+            listed = sorted(self.attributes.items()) if self.attributes else ()
+            attributes = [each.SerializeToString(deterministic=True) for _, each in listed]
+            are_all = self.results is self.outputs
+            given = len(self.results) if are_all else tuple([each is None for each in self.outputs])
+            opsets = self.scope.opsets
+            self._signature = self.operator, opsets.get("", 1), opsets.get(self.domain, 1), given, *attributes
         return self._signature
-
-    def _find_signature(self) -> Hashable:
-        listed = sorted(self.attributes.items()) if self.attributes else ()
-        attributes = [each.SerializeToString(deterministic=True) for _, each in listed]
-        given = len(self.results) if self.results is self.outputs else tuple([each is None for each in self.outputs])
-        opsets = self.scope.opsets
-        return self.operator, opsets.get("", 1), opsets.get(self.domain, 1), given, *attributes
 
     def operand(self, index: int) -> Value:
         """Return an input that the node is known to have."""

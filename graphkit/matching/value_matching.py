@@ -52,17 +52,15 @@ class GraphSide(ABC):
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
         """The nodes of the graph that compute something of its inputs, each after those that it reads."""
-        return tuple(node for node in self.order if not _gives_constants(node))
+        plain = (node for node in self.order if node.is_op("Constant", "Identity"))
+        constant = {node for node in plain if all(known_tensor(value) is not None for value in node.results)}
+        return tuple(node for node in self.order if node not in constant)
 
     @cached_property
     def place(self) -> Mapping[Value, int]:
         """The inputs and computed tensors of the graph, in topological order, with their places."""
         computed = [value for node in self.nodes for value in node.outputs if value is not None]
         return {value: place for place, value in enumerate([*self.inputs, *computed])}
-
-
-def _gives_constants(node: Node) -> bool:
-    return node.is_op("Constant", "Identity") and all(known_tensor(value) is not None for value in node.results)
 
 
 def known_tensor(value: Value) -> TensorProto | None:

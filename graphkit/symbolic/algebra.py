@@ -71,7 +71,9 @@ def _lower_bound(expr: Expr, depth: int) -> Bound:
     if all(factor > 0 and not _has_multiplied_quotient(monomial) for monomial, factor in expr.terms if monomial):
         return best
     try:
-        best = max(best, _shifted_lower(expr))
+        if all(_atom_interval(atom)[0] > -INF for monomial, _ in expr.terms for atom in monomial):
+            shifted = expr.map_atoms(_shift_to_bound)  # the polynomial in how far each atom is above its own bound
+            best = max(best, sum(_term_interval(monomial, factor)[0] for monomial, factor in shifted.terms))
         if depth:
             best = max(best, _lower_by_case(expr, depth - 1))
     except TooComplexError:
@@ -134,13 +136,6 @@ INTERVALS: dict[Operation, Callable[[list[Interval]], Interval]] = {
     "min": lambda bounds: (min(low for low, _ in bounds), min(high for _, high in bounds)),
     "max": lambda bounds: (max(low for low, _ in bounds), max(high for _, high in bounds)),
 }
-
-
-def _shifted_lower(expr: Expr) -> Bound:
-    """Return a lower bound of the polynomial in how far each atom is above its own lower bound."""
-    if any(_atom_interval(atom)[0] == -INF for monomial, _ in expr.terms for atom in monomial):
-        return -INF
-    return sum(_term_interval(monomial, factor)[0] for monomial, factor in expr.map_atoms(_shift_to_bound).terms)
 
 
 def _shift_to_bound(atom: Symbol | Call) -> Expr:
