@@ -146,8 +146,8 @@ GROUPED = "y, k, v = com.microsoft.GroupQueryAttention<num_heads = 1, kv_num_hea
 
 @pytest.mark.parametrize(
     ("size", "angles", "tables", "is_sound"),
-    [(16, 8, ", c, c", True), (16, 4, ", c, c", False), (32, 12, ", c, c", False), (8, 4, ", c, c", False),
-     (8, 8, "", True), (4, 8, "", False)],
+    [(16, 8, ", c, c", True), (16, 4, ", c, c", False), (16, 16, ", c, c", False), (24, 8, ", c, c", False),
+     (32, 12, ", c, c", False), (8, 4, ", c, c", False), (8, 8, "", True), (4, 8, "", False)],
 )  # fmt: skip
 def test_heads_and_their_tables_are_of_sizes_that_kernels_have(
     size: int, angles: int, tables: str, *, is_sound: bool

@@ -14,6 +14,7 @@ import onnx.parser
 import onnxruntime
 import pytest
 from bundles import AUTOMATIC, decoder, saved
+from small_models import model as small_model
 
 from graphkit.contract.contract_files import read_bundle
 from graphkit.deploy.bundle_layout import build_bundle
@@ -26,6 +27,7 @@ from graphkit.model import Model
 from graphkit.passes.state.update_cache_in_place import Update
 
 BundleOf = Callable[[str], Path]
+GENAI = '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>\n'
 
 
 @pytest.mark.slow
@@ -53,6 +55,38 @@ def test_an_encoder_decoder_is_two_methods_over_one_state(bundle_of: BundleOf) -
         state.name: ".decoder." in state.name for state in contract.states
     }
     assert (folder / "bundle.data").stat().st_size < 900_000  # every distinct tensor once: both methods have most
+
+
+GROUPED = """
+g (int64[batch, sequence] input_ids, int64[batch, total] attention_mask,
+   float[batch, 2, past, 16] past_0_key, float[batch, 2, past, 16] past_0_value)
+  => (float[batch, sequence, 9] logits, float[batch, 2, total, 16] present_0_key,
+      float[batch, 2, total, 16] present_0_value) {
+    row = Gather (table, input_ids)
+    query = MatMul (row, wq)  key = MatMul (row, wk)  value = MatMul (row, wv)
+    ones = ReduceSum <keepdims = 0> (attention_mask, axis)  last = Sub (ones, axis)  lengths = Cast <to = 6> (last)
+    shape = Shape <start = 1, end = 2> (attention_mask)  size = Squeeze (shape)  count = Cast <to = 6> (size)
+    mixed, present_0_key, present_0_value = com.microsoft.GroupQueryAttention <num_heads = 2, kv_num_heads = 2>
+        (query, key, value, past_0_key, past_0_value, lengths, count)
+    logits = MatMul (mixed, words)
+}
+"""
+
+
+def test_an_attention_that_joins_its_cache_is_computed_in_plain_operators(tmp_path: Path) -> None:
+    """Without repeated heads nothing else rounds; its mask, which only tells lengths, is gone."""
+    random = np.random.default_rng(0)
+    sizes = {"table": (9, 32), "wq": (32, 32), "wk": (32, 32), "wv": (32, 32), "words": (32, 9)}
+    weights = {name: random.standard_normal(shape).astype(np.float32) for name, shape in sizes.items()}
+    onnx.save(small_model(GROUPED, GENAI, axis=[1], **weights).proto, tmp_path / "model.onnx")
+    report = bundle_folder(tmp_path / "model.onnx", tmp_path / "bundle", BundleOptions(batch=2, max_cache=24))
+    assert report.proof is not None
+    assert report.proof.findings() == ()
+    assert report.proof.tolerance > 0
+    contract = read_bundle(tmp_path / "bundle" / "bundle.json")
+    assert {port.name for method in contract.methods[:2] for port in method.inputs if not port.source} == set()
+    assert "attention_mask" not in {port.name for method in contract.methods for port in method.inputs}
+    assert contract.positions == "the models count positions, from the slots in use"
 
 
 @pytest.mark.parametrize("name", ["bshd", "stacked", "two-stacked"])
