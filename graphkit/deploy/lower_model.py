@@ -31,7 +31,6 @@ from graphkit.passes.clean_up.eliminate_identity import DropZeroAdds
 from graphkit.passes.control_flow.inline_functions import InlineFunctions
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.npu.cache_interface import Growth, ReduceCacheRank, StaticKvCache
-from graphkit.passes.npu.change_dtypes import DequantizeTable
 from graphkit.passes.npu.host_inputs import (
     DequantizeAfterGather,
     ExtractEmbedding,
@@ -130,7 +129,7 @@ class _Lowering:
         # With a finite floor, each query of an Attention has a key. It is far below all that is added to a mask:
         # `host_tables` tells what is masked, and `freeze` raises what is left.
         deep = min(FLOOR, self.sizes.floor)
-        self._run_rewrites(MaskedFillToAdd(deep), DropNanGuard(), DequantizeAfterGather(), DequantizeTable())
+        self._run_rewrites(MaskedFillToAdd(deep), DropNanGuard(), DequantizeAfterGather())
         self._add_stage("masks that are added", is_masking=True)
         outcome = self._run_rewrites(DecomposeAttention(unpadded=True))
         if self.is_decoder and outcome.declined:

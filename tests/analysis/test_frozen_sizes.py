@@ -159,18 +159,19 @@ def test_rows_without_a_mask_are_a_note() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "rotates", "expected"),
+    ("tokens", "mask", "rotates", "expected"),
     [
-        ("b, s", 1, [("lost-positions", "rows of input_ids")]),
-        ("b, s", 0, []),
-        ("b, 1", 1, []),
-        ("1, s", 1, [("frozen-size", "a batch of 1")]),
+        ("b, s", f"{MASK}, ", 1, [("lost-positions", "rows of input_ids")]),
+        ("b, s", "", 1, [("no-mask", "rows of input_ids")]),
+        ("b, s", f"{MASK}, ", 0, []),
+        ("b, 1", f"{MASK}, ", 1, []),
+        ("1, s", f"{MASK}, ", 1, [("frozen-size", "a batch of 1")]),
     ],
 )
 def test_positions_of_a_prompt_that_are_not_read_are_a_note(
-    tokens: str, rotates: int, expected: Sequence[tuple[str, str]]
+    tokens: str, mask: str, rotates: int, expected: Sequence[tuple[str, str]]
 ) -> None:
-    inputs = f"int64[{tokens}] input_ids, {MASK}, int64[{tokens}] position_ids, {OPEN}"
+    inputs = f"int64[{tokens}] input_ids, {mask}int64[{tokens}] position_ids, {OPEN}"
     body = f"""present_0_key = Concat<axis = 2>(past_0_key, new)  total = Constant<value_int = 1>()
         lengths = Cast<to = 6>(total)  y, k, v = com.microsoft.GroupQueryAttention<num_heads = 1, kv_num_heads = 1,
         do_rotary = {rotates}>(row, row, row, , , lengths, lengths, table, table, position_ids)"""

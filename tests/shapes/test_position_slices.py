@@ -10,8 +10,9 @@ from sessions import run
 from graphkit.equivalence import check_equivalence
 from graphkit.equivalence.equivalence_summary import EquivalenceSummary
 from graphkit.model import Model
+from graphkit.ops.rule_context import _end_in_table
 from graphkit.passes.fold_pipeline import fold
-from graphkit.shapes import infer
+from graphkit.shapes import infer, parse
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 
 INPUTS = "int64[b, s] input_ids, float[b, 1, past, 4] past_0_key"
@@ -56,3 +57,18 @@ def test_another_part_is_not_known_to_be_as_long(decoder: Model) -> None:
     shapes = infer(Model.from_proto(proto))
     assert str(shapes["y"]) == "[b, max(min(16, past + s), s), 8]"
     assert shapes.limits == ()
+
+
+@pytest.mark.parametrize(
+    ("cut", "whole", "limit"),
+    [
+        ("min(16, past + s) - min(16, past)", "s", "past + s <= 16"),
+        ("min(16, past + s) - min(8, past)", "s", ""),
+        ("min(16, past + s) - min(16, past)", "s + 1", ""),
+        ("min(n, past + s) - min(n, past)", "s", ""),
+        ("max(16, past + s) - max(16, past)", "s", ""),
+    ],
+)
+def test_both_ends_are_cut_by_one_table(cut: str, whole: str, limit: str) -> None:
+    found = _end_in_table(parse(cut), parse(whole))
+    assert (f"{found[0]} <= {found[1]}" if found is not None else "") == limit
