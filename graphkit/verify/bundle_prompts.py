@@ -299,6 +299,7 @@ def record_originals(
     prompts: Sequence[Prompt],
     *,
     optimize: bool,
+    prepack: bool = False,
     beams: Sequence[int] = (),
     steps: int = 0,
     rows: Sequence[int] = (),
@@ -313,7 +314,7 @@ def record_originals(
     """
     name = f"proving: the export, {'default' if optimize else 'plain'} level"
     has_long = not all(prompt.all_logits for prompt in prompts)
-    oracle = Oracle(originals, optimize=optimize, prepack=optimize, can_choose=has_long)
+    oracle = Oracle(originals, optimize=optimize, prepack=optimize or prepack, can_choose=has_long)
     logits = [
         [_begin_recorded(oracle, prompt), *(oracle.step(tokens) for tokens in prompt.steps)]
         for prompt in tell_each(prompts, name, progress, "prompt", lambda prompt: prompt.work)

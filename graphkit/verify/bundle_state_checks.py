@@ -289,10 +289,10 @@ class WideBundle(NamedTuple):
     contract: BundleContract
     models: Mapping[str, Model]
 
-    def open(self, folder: Path, *, optimize: bool) -> AlteredBundle:
+    def open(self, folder: Path, *, optimize: bool, prepack: bool) -> AlteredBundle:
         """Return the bundle in float32."""
         models = self.models.items()
-        sessions = {file: IsolatedSession(model, optimize=optimize, prepack=False) for file, model in models}
+        sessions = {file: IsolatedSession(model, optimize=optimize, prepack=prepack) for file, model in models}
         return AlteredBundle(folder, self.contract, sessions)
 
 

@@ -136,11 +136,13 @@ class BundleVerifier:
         is_wide = (is_half or is_rounded) and self.provider.is_cpu
         self.wide = widen_bundle(originals, folder, self.contract) if is_wide else None
         self.is_wide_half = is_half and self.wide is not None  # what is of float16 runs as it is too
+        self.prepack = is_rounded  # else kernels unpack weights of 4 bits in each run, which takes 30 times as long
         compared = originals if self.wide is None else self.wide.originals
         self.truth = record_originals(
             compared,
             self.prompts,
             optimize=False,
+            prepack=self.prepack,
             beams=sorted({1, min(3, batch)} if options.same_tokens else ()),
             steps=min(self.contract.lengths[0].most - first.tokens.shape[1] + 1, SEARCHED),
             rows=[1, 0, 0][:batch] if batch > 1 else [],
@@ -154,7 +156,8 @@ class BundleVerifier:
             tolerance = max(level_tolerance(model, self.provider) for model in originals.models)
         # the others come last, and ran at one level alone
         apart = max(map(_prompt_distance, self.prompts, self.truth.logits, self.at_default.logits), default=0.0)
-        self.allowed = BundleTolerance.of(compared.models, apart, tolerance, exact=exact, is_wide=self.is_wide_half)
+        is_wide = self.is_wide_half or (self.wide is not None and not exact)
+        self.allowed = BundleTolerance.of(compared.models, apart, tolerance, exact=exact, is_wide=is_wide)
         # how far logits of float16 may be from the originals in float32, where these themselves are no further
         self.half = BundleTolerance.of(originals.models, 0.0, tolerance, exact=False)
 
@@ -162,8 +165,10 @@ class BundleVerifier:
         """Decode with the bundle at both levels, check its state and its options, and look for causes."""
         notes, progress = [*self._notes()], self.progress
         provider, is_cpu = self.provider, self.provider.is_cpu
-        written = IsolatedBundle(self.folder, optimize=not is_cpu, prepack=False, unchecked=True, provider=provider)
-        bundle = written if self.wide is None else self.wide.open(self.folder, optimize=False)
+        written = IsolatedBundle(
+            self.folder, optimize=not is_cpu, prepack=self.prepack, unchecked=True, provider=provider
+        )
+        bundle = written if self.wide is None else self.wide.open(self.folder, optimize=False, prepack=self.prepack)
         runs = self._run_prompts(bundle, self.prompts, self.truth, portion_of(progress, 0.4, 0.65))
         junk = JUNK if self.is_static else math.nan
         subject = Subject(written, self.short, self.folder, junk)
@@ -197,7 +202,7 @@ class BundleVerifier:
             return BundleProof(near, near, *given, (*causes, *([fault] if fault else [])), provider=str(provider))
         fused: Bundle = IsolatedBundle(self.folder, unchecked=True)
         halves += self._run_halves(fused) if self.is_wide_half else []
-        fused = fused if self.wide is None else self.wide.open(self.folder, optimize=True)
+        fused = fused if self.wide is None else self.wide.open(self.folder, optimize=True, prepack=self.prepack)
         at_default = portion_of(progress, 0.85, 0.95)
         runs += self._run_prompts(fused, self.short, self.at_default, at_default, within=self.allowed.fused)
         runs += halves
@@ -232,7 +237,7 @@ class BundleVerifier:
     @cached_property
     def own(self) -> list[float]:
         """How far the originals of float16 are from themselves in float32, for each prompt."""
-        halves = record_originals(self.originals, self.prompts, optimize=False)
+        halves = record_originals(self.originals, self.prompts, optimize=False, prepack=self.prepack)
         pairs = zip(self.prompts, self.truth.logits, halves.logits, strict=True)
         return [_prompt_distance(prompt, wide, half) for prompt, wide, half in pairs]
 

@@ -109,7 +109,7 @@ class BundleTolerance(Struct, frozen=True):
 
         What onnxruntime makes of the digits of one and the same model grows with its depth and its magnitudes. Twice as
         much is allowed, and no more than twice the tolerance between its levels, whatever it makes of them. With
-        `exact`, plain logits must be equal to the last bit; `is_wide` says whether models of float16 run in float32.
+        `exact`, plain logits must be equal to the last bit; `is_wide` says whether models that round run in float32.
         """
         fused = max(tolerance, *map(level_tolerance, models))
         if is_wide:
