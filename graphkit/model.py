@@ -18,9 +18,8 @@ from msgspec.structs import replace
 from graphkit.dtypes import array_of_bytes, typed_payload
 from graphkit.errors import ModelError, count_things
 from graphkit.examples import example_name, resolve
-from graphkit.graph.dataflow import check_scopes
+from graphkit.graph.dataflow import ShapeTensors, check_scopes, find_shape_tensors
 from graphkit.graph.roles import Roles, find_roles
-from graphkit.graph.uses import ShapeTensors, find_shape_tensors
 from graphkit.graph.view import Node, Scope, all_nodes, as_text, build_scopes
 from graphkit.io import tensors
 from graphkit.io.byte_source import (

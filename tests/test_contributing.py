@@ -23,10 +23,10 @@ from graphkit.runtime.isolation import shared_isolation
 from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import InferenceContext, Tensor, infer
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
+from graphkit.verify.comparator import FLOAT32_TOLERANCE
 from graphkit.verify.feeder import Feeder, Run
 from graphkit.verify.proof_engine import repeat_calls
 from graphkit.verify.proof_runs import run_original
-from graphkit.verify.tolerances import FLOAT32_TOLERANCE
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs" / "maintainers").glob("*.md")))

@@ -20,11 +20,11 @@ from graphkit.analysis.sliding_windows import cut_caches, find_windows
 from graphkit.dtypes import BITS, dtype_name
 from graphkit.errors import count_things
 from graphkit.graph.cache_entries import CacheEntry, growing_axis
+from graphkit.graph.dataflow import MOVES, moved_from
 from graphkit.graph.declared_types import Dim, TensorType, declared_type, shape_text
 from graphkit.graph.names import family_labels, family_pattern
 from graphkit.graph.operator_traits import COSINES, CUTTING, GATHERING, PRESERVING, cut_bounds, operator_set
 from graphkit.graph.roles import Roles, declared_rank
-from graphkit.graph.uses import MOVES, moved_from
 from graphkit.graph.view import (
     Node,
     Value,

@@ -12,12 +12,12 @@ from msgspec import Struct
 from graphkit.analysis.findings import Finding, Judged, kind_of
 from graphkit.errors import UsageError, count_things
 from graphkit.graph.cache_entries import CacheEntry
+from graphkit.graph.dataflow import values_computed_from
 from graphkit.graph.declared_types import Dim, declared_dims, hinted_dims, shape_text, type_dims
 from graphkit.graph.mask_polarity import POLARITIES
 from graphkit.graph.names import family_label, family_labels, family_pattern, runs_of
 from graphkit.graph.operator_traits import ANGLES, GROUPED
 from graphkit.graph.roles import MASKS, Role, Roles, dim_at
-from graphkit.graph.uses import values_computed_from
 from graphkit.graph.view import Scope, Value, find_nodes, walk_breadth_first
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, Table, table

@@ -12,10 +12,9 @@ from typing import ClassVar
 from msgspec import Struct
 
 from graphkit.errors import UsageError, count_things
-from graphkit.graph.dataflow import in_order
+from graphkit.graph.dataflow import ShapeTensors, in_order
 from graphkit.graph.names import group_pairs
 from graphkit.graph.operator_traits import JOINING, LOOKUPS, SHAPE_READERS, joined_parts, value_inputs
-from graphkit.graph.uses import ShapeTensors
 from graphkit.graph.view import Node, Scope, Value, all_nodes, walk_postorder
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.ops.tensor import Tensor, without_huge_numbers

@@ -15,6 +15,7 @@ from msgspec import Struct, structs
 from onnx import AttributeProto, TensorProto
 
 from graphkit.dtypes import dtype_name
+from graphkit.graph.dataflow import find_lookups, table_entries
 from graphkit.graph.declared_types import Dim
 from graphkit.graph.operator_traits import (
     MOVING,
@@ -25,7 +26,6 @@ from graphkit.graph.operator_traits import (
     operator_schema,
     value_inputs,
 )
-from graphkit.graph.uses import find_lookups, table_entries
 from graphkit.graph.view import Node, Value, all_nodes, as_text, attribute_value, unwrap_value
 from graphkit.ops.elementwise_and_reduction import NO_WHERE
 from graphkit.ops.tensor import Element, TensorSequence, element_number, element_numbers, plain_dims

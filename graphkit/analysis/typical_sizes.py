@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec.structs import replace
 
 from graphkit.graph.cache_entries import split_name
+from graphkit.graph.dataflow import find_readers
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.operator_traits import GATHERING, SCATTERING, copied_inputs
 from graphkit.graph.roles import Axis
-from graphkit.graph.uses import find_readers
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.shapes import DimSpec, Expr, Relation, Shapes, symbol

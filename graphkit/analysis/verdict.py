@@ -21,10 +21,10 @@ from graphkit.analysis.shape_ops import ShapeOps
 from graphkit.analysis.summary import Summary
 from graphkit.analysis.typical_sizes import TYPICAL
 from graphkit.errors import count_things
+from graphkit.graph.dataflow import find_lookups, table_entries
 from graphkit.graph.declared_types import Dim, declared_dims
 from graphkit.graph.operator_traits import joined_parts
 from graphkit.graph.roles import dim_at
-from graphkit.graph.uses import find_lookups, table_entries
 from graphkit.io.byte_source import INPUT
 from graphkit.io.urls import is_url
 from graphkit.model import Model

@@ -24,10 +24,10 @@ from graphkit.deploy.deploy_sizes import DeploySizes, missing_sizes
 from graphkit.deploy.export_pipeline import MASK_LENGTH, TokenSettings
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError
+from graphkit.graph.dataflow import readers_beside
 from graphkit.graph.declared_types import Dim, declared_dims
 from graphkit.graph.new_nodes import make_gather
 from graphkit.graph.roles import Axis
-from graphkit.graph.uses import readers_beside
 from graphkit.graph.view import Value, walk_breadth_first
 from graphkit.model import Model
 from graphkit.ops.tensor import element_numbers

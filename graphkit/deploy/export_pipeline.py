@@ -17,9 +17,9 @@ from graphkit.equivalence.originals import Originals
 from graphkit.equivalence.result import GRADES
 from graphkit.equivalence.stages import Stage, prove_stages
 from graphkit.errors import ModelError, UsageError
+from graphkit.graph.dataflow import find_readers
 from graphkit.graph.operator_traits import COMPARING, MEASURING
 from graphkit.graph.roles import Role, declared_rank, dim_at
-from graphkit.graph.uses import find_readers
 from graphkit.graph.view import Node, Value, find_nodes, walk_breadth_first
 from graphkit.io.byte_source import shown_path
 from graphkit.io.read import CONFIGURATIONS

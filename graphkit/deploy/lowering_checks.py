@@ -25,11 +25,10 @@ from graphkit.rewrite.new_interface import NewInput, with_outputs
 from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import Shapes, infer
 from graphkit.shapes.constraints.legal_sizes import symbol_roles
-from graphkit.verify.comparator import elementwise_difference
+from graphkit.verify.comparator import FLOAT16_TOLERANCE, LOWERING_TOLERANCE, elementwise_difference, has_float16
 from graphkit.verify.input_generator import ExportInputs, InputSpec
 from graphkit.verify.lowering_case import measure_prompt
 from graphkit.verify.lowering_verifier import vocabulary_size
-from graphkit.verify.tolerances import FLOAT16_TOLERANCE, LOWERING_TOLERANCE, has_float16
 
 WAY_OUT = "compute quantised products with floats: --dequantize"
 APART = 1e-3  # relative to the largest element: of which rounding makes no difference

@@ -40,10 +40,10 @@ from graphkit.rewrite.edits import remove_dead_code
 from graphkit.rewrite.new_interface import with_interface, with_symbols
 from graphkit.save import save_models
 from graphkit.shapes import symbol
+from graphkit.verify.comparator import has_float16
 from graphkit.verify.rewrite_proof import RewriteProof, SplitProof
 from graphkit.verify.rewrite_verifier import verify_rewrite
 from graphkit.verify.split_verifier import verify_split
-from graphkit.verify.tolerances import has_float16
 
 INPUTS: Mapping[Role, str] = {
     "tokens": "input_ids", "mask": "attention_mask", "token types": "token_type_ids", "positions": "position_ids",

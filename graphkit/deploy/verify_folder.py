@@ -29,10 +29,10 @@ from graphkit.options import DeploymentProofOptions, FolderOptions
 from graphkit.progress import Progress, portion_of
 from graphkit.runtime.session import as_provider
 from graphkit.verify.bundle_verifier import equal_tokens
+from graphkit.verify.comparator import BUNDLE_TOLERANCE
 from graphkit.verify.deployment_proofs import NOT_COMPARED, BundleProof, LoweringProof
 from graphkit.verify.lowering_verifier import verify_lowering
 from graphkit.verify.proof_engine import run_isolated
-from graphkit.verify.tolerances import BUNDLE_TOLERANCE
 
 
 def verify_folder(

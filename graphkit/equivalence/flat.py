@@ -29,9 +29,19 @@ from graphkit.equivalence.spelling import OF_KERNEL
 from graphkit.equivalence.terms import MAX_ARRAY, Term, without_reshape
 from graphkit.errors import ModelError
 from graphkit.graph.declared_types import shape_text
-from graphkit.graph.operator_traits import RANDOM, UNARY, broadcasts_inputs, copied_inputs, operator_set
+from graphkit.graph.operator_traits import (
+    EXTREMES,
+    IN_ORDER,
+    PLACED,
+    PLACED_IN_DOUBLE,
+    RANDOM,
+    SWAPPING,
+    UNARY,
+    broadcasts_inputs,
+    copied_inputs,
+    operator_set,
+)
 from graphkit.model import Model
-from graphkit.ops.numerics import EXTREMES, IN_ORDER, PLACED, PLACED_IN_DOUBLE, SWAPPING
 from graphkit.ops.tensor import Dims, dims_product
 from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import Expr, const, lower

@@ -22,9 +22,9 @@ from graphkit.equivalence.terms import Key, Term
 from graphkit.errors import ModelError
 from graphkit.graph import operator_traits
 from graphkit.graph.dataflow import in_order
+from graphkit.graph.operator_traits import BLIND, BLIND_IN_SECOND, FAITHFUL, FAITHFUL_IN_ALL
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
-from graphkit.ops.numerics import BLIND, BLIND_IN_SECOND, FAITHFUL, FAITHFUL_IN_ALL
 from graphkit.ops.rule_context import UnknownError
 from graphkit.ops.tensor import Dims, Ratio, Tensor, as_size, has_elements
 from graphkit.progress import check_time

@@ -20,10 +20,9 @@ from graphkit.dtypes import HALVES
 from graphkit.equivalence.terms import Constants, Key, Term
 from graphkit.errors import ModelError
 from graphkit.graph.dataflow import check_scopes
-from graphkit.graph.operator_traits import BECAME_INPUTS, RANDOM
+from graphkit.graph.operator_traits import BECAME_INPUTS, BODIES_OF_HALVES, KERNELS_OF_HALVES, MEANINGS, NEWEST, RANDOM
 from graphkit.graph.view import FunctionKey, Node, domain_of, functions_of, key_of, nodes_of, with_bodies
 from graphkit.model import Model
-from graphkit.ops.numerics import BODIES_OF_HALVES, KERNELS_OF_HALVES, MEANINGS, NEWEST
 from graphkit.ops.rule_context import UnknownError
 from graphkit.shapes import Shapes
 

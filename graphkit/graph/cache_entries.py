@@ -16,10 +16,10 @@ from typing import NamedTuple
 from msgspec import Struct
 from onnx import TensorProto
 
+from graphkit.graph.dataflow import MOVES, find_readers, moved_from, moves_elements, values_computed_from
 from graphkit.graph.declared_types import Dim, TensorType, hinted_type
 from graphkit.graph.names import group_pairs, is_number
 from graphkit.graph.operator_traits import CUTTING, RECURRENT, joined_parts
-from graphkit.graph.uses import MOVES, find_readers, moved_from, moves_elements, values_computed_from
 from graphkit.graph.view import Node, Scope, Value, unwrap_value, walk_breadth_first
 
 PAST = {"past", "prev", "previous", "old"}

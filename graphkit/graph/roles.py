@@ -15,10 +15,10 @@ from msgspec import Struct
 from onnx import TensorProto
 
 from graphkit.graph.cache_entries import CROSS, CacheEntry, StateEntry, cache_entries, recurrent_states, split_name
+from graphkit.graph.dataflow import BEFORE_LOOKUPS, Use, find_lookups, find_uses, table_entries
 from graphkit.graph.declared_types import Dim, TensorType, declared_dims, hinted_dims, hinted_type
 from graphkit.graph.mask_polarity import Polarity, find_polarity
 from graphkit.graph.operator_traits import PRESERVING
-from graphkit.graph.uses import BEFORE_LOOKUPS, Use, find_lookups, find_uses, table_entries
 from graphkit.graph.view import Node, Scope, Value, branch_fault, chain_end, find_nodes, follow_operators, unwrap_value
 
 # Recognise merged decoders: an If on a boolean input with one branch that reads the past.

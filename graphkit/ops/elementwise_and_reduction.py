@@ -1,6 +1,7 @@
 """Elementwise operators, reductions and normalization layers, also quantised, or fused with a residual or an embedding.
 
-Their dims are those of the input, or those that the inputs broadcast to; those that are reduced become 1 or go.
+Their dims are those of the input, or those that the inputs broadcast to; those that are reduced become 1 or go. Among
+them are scalers, linear models, support vectors and trees of ai.onnx.ml, of which onnx infers no dims.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from functools import partial
 from math import prod
 
 import numpy as np
-from onnx import TensorProto
+from onnx import AttributeProto, TensorProto
 
 from graphkit.dtypes import FLOATS, HALVES, INTEGERS
 from graphkit.graph import operator_traits
+from graphkit.graph.operator_traits import operator_set
 from graphkit.ops.data_movement import small_data
 from graphkit.ops.element_values import (
     COMPARISONS,
@@ -283,13 +285,49 @@ def infer_batch_norm(ctx: InferenceContext) -> list[Tensor]:
     return [ctx.like(dims), mean, variance, mean, variance]
 
 
+# Operators of ai.onnx.ml: features are scaled, and those of a row become scores.
+
+ML = "ai.onnx.ml"
+
+
+def _rows(ctx: InferenceContext) -> Expr:
+    """Return how many rows of features there are: a list is one row."""
+    dims = ctx.dims()
+    return const(1) if len(dims) < 2 else dims[0]
+
+
+def _regress(ctx: InferenceContext) -> Tensor:
+    targets = 1 if ctx.node.op_type == "SVMRegressor" else ctx.attr("n_targets", 0) or ctx.attr("targets", 1)
+    return Tensor(TensorProto.FLOAT, (_rows(ctx), targets))
+
+
+def _classify(ctx: InferenceContext) -> list[Tensor]:
+    """Return a label for each row, and scores, of which support vectors without probabilities have their own number."""
+    lists = [ctx.attributes.get(f"classlabels_{kind}", AttributeProto()) for kind in ("strings", "int64s", "ints")]
+    texts, count = lists[0].strings, sum(len(each.strings) + len(each.ints) for each in lists)
+    rows, votes = _rows(ctx), ctx.node.op_type == "SVMClassifier" and "prob_a" not in ctx.attributes
+    classes = ctx.new_symbol("it is how many scores a class takes", 1) if votes or count < 2 else const(count)
+    labels = Tensor(TensorProto.STRING if texts else TensorProto.INT64, (rows,))
+    return [labels, Tensor(TensorProto.FLOAT, (rows, classes))]
+
+
+def _extract_features(ctx: InferenceContext) -> Tensor:
+    """Take the last axis at some places."""
+    return ctx.like((*(ctx.dims()[:-1] or (const(1),)), dims_product(ctx.dims(1))))
+
+
+def _join_features(ctx: InferenceContext) -> Tensor:
+    dims: Dims = tuple(const(size) for size in ctx.attr("inputdimensions", ()))
+    return Tensor(TensorProto.FLOAT, (_rows(ctx), sum(dims, const(0))))
+
+
 # The first output has the dims and the dtype of the first input.
-_LIKE_FIRST = operator_traits.operator_set(
+_LIKE_FIRST = operator_set(
     """
     CumProd CumSum GroupNormalization Hardmax ImageScaler InstanceNormalization LRN LogSoftmax LpNormalization
     MeanVarianceNormalization ReverseSequence RotaryEmbedding Scatter Softmax TensorScatter Trilu
     """
-) | operator_traits.operator_set(
+) | operator_set(
     """
     BiasAdd BiasGelu BiasSoftmax BranchwiseRMSNorm FastGelu GatedAdd GatedRMSNorm GroupNorm Inverse LongformerAttention
     MRotaryEmbedding MoE QLinearSoftmax QMoE Trilu
@@ -300,6 +338,14 @@ _TRUTH = ("IsInf", "IsNaN", "Not", "RegexFullMatch")
 _ELSEWHERE = {"BitCast", "Cast", "CastLike", "Clip", "Identity", *_TRUTH}  # unary, with a rule of its own
 
 RULES: Mapping[str, Rule] = operator_traits.join_tables(
+    {
+        **dict.fromkeys(operator_set("Normalizer Scaler", ML), lambda ctx: ctx.tensor().of_dtype(TensorProto.FLOAT)),
+        **dict.fromkeys(operator_set("Imputer", ML), lambda ctx: ctx.like(ctx.dims())),
+        **dict.fromkeys(operator_set("LinearRegressor SVMRegressor TreeEnsembleRegressor", ML), _regress),
+        **dict.fromkeys(operator_set("LinearClassifier SVMClassifier TreeEnsembleClassifier", ML), _classify),
+        "ai.onnx.ml.ArrayFeatureExtractor": _extract_features,
+        "ai.onnx.ml.FeatureVectorizer": _join_features,
+    },
     dict.fromkeys(operator_traits.UNARY - _ELSEWHERE, infer_unary),
     dict.fromkeys(_LIKE_FIRST, infer_unary),
     dict.fromkeys(_TRUTH, infer_unary),

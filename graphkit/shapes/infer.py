@@ -27,8 +27,7 @@ from graphkit.graph.dataflow import in_order
 from graphkit.graph.operator_traits import PICKING, PRESERVING, joined_parts, operator_set
 from graphkit.graph.view import Node, Scope, Value, all_nodes
 from graphkit.model import Model, ModelLike, as_model
-from graphkit.ops.parameter_dims import NEEDS, require_parameter_dims
-from graphkit.ops.registry import RULES, forget_on_registration
+from graphkit.ops.registry import NEEDS, RULES, forget_on_registration, require_parameter_dims
 from graphkit.ops.rule_context import InferenceContext, Notes, Rule, UnknownError
 from graphkit.ops.tensor import (
     MAX_ELEMENTS,

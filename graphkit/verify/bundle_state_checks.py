@@ -15,7 +15,7 @@ from msgspec import structs
 from graphkit.contract.bundle_contract import BundleContract, BundlePort, StateTensor
 from graphkit.equivalence.originals import Originals
 from graphkit.errors import GraphkitError, ModelError, UsageError
-from graphkit.graph.uses import readers_beside
+from graphkit.graph.dataflow import readers_beside
 from graphkit.hosts.bound_state import BundleState
 from graphkit.hosts.bundle_host import Bundle
 from graphkit.hosts.method_feeds import Inputs, Tokens
@@ -23,8 +23,8 @@ from graphkit.model import Model, load
 from graphkit.runtime.session import IsolatedSession, RunError
 from graphkit.runtime.shared_memory import shared_zeros
 from graphkit.verify.bundle_prompts import Prompt
+from graphkit.verify.comparator import has_float16
 from graphkit.verify.rounding import in_float32, without_rounding
-from graphkit.verify.tolerances import has_float16
 
 UNUSED = "unused slots may hold NaN"
 STEPS = 6  # after the first prompt, where more would not go round a ring

@@ -48,7 +48,14 @@ from graphkit.verify.bundle_state_checks import (
     widen_model,
 )
 from graphkit.verify.candidate_sessions import tell_each
-from graphkit.verify.comparator import Difference, distance_of_spread
+from graphkit.verify.comparator import (
+    BUNDLE_TOLERANCE,
+    BundleTolerance,
+    Difference,
+    distance_of_spread,
+    has_float16,
+    level_tolerance,
+)
 from graphkit.verify.decoding import decode_greedily
 from graphkit.verify.deployment_proofs import BundleProof, BundleRun
 from graphkit.verify.input_generator import ExportInputs, InputSpec
@@ -56,7 +63,6 @@ from graphkit.verify.oracle import Oracle, assumed_inputs
 from graphkit.verify.proof_engine import Step, follow_steps, run_isolated
 from graphkit.verify.rewrite_proof import placed_text, placement_fault
 from graphkit.verify.rounding import FACTORS, IN_FLOATS, without_rounding
-from graphkit.verify.tolerances import BUNDLE_TOLERANCE, BundleTolerance, has_float16, level_tolerance
 from graphkit.verify.weight_comparison import WrongPart, find_wrong_parts
 
 SEARCHED = 12  # tokens

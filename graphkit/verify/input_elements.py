@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from graphkit.dtypes import inline_array
 from graphkit.errors import ModelError
+from graphkit.graph.dataflow import find_readers
 from graphkit.graph.mask_polarity import Polarity, mask_elements
 from graphkit.graph.operator_traits import COMPARING, PICKING, PRESERVING, operator_set, value_inputs
-from graphkit.graph.uses import find_readers
 from graphkit.graph.view import Node, all_nodes, unwrap_value
 from graphkit.io.read import CONFIGURATIONS
 from graphkit.model import Model

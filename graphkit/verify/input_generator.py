@@ -17,11 +17,11 @@ from onnx import TensorProto
 
 from graphkit.dtypes import BITS, FLOATS, INTEGERS, dtype_name
 from graphkit.errors import ModelError, UsageError
+from graphkit.graph.dataflow import find_lookups, find_readers, lookup_axis, moves_elements, table_entries
 from graphkit.graph.declared_types import TensorType, declared_type, type_text
 from graphkit.graph.mask_polarity import TOTALS, mask_elements
 from graphkit.graph.operator_traits import GATHERING, MEASURING, copied_inputs, value_inputs
 from graphkit.graph.roles import MASKS, Role
-from graphkit.graph.uses import find_lookups, find_readers, lookup_axis, moves_elements, table_entries
 from graphkit.graph.view import Node, Value, all_nodes, follow_chain, walk_breadth_first
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.progress import DEFAULT_LIMITS

@@ -25,11 +25,16 @@ from graphkit.model import Model
 from graphkit.runtime.providers import CPU, Provider
 from graphkit.runtime.session import IsolatedSession
 from graphkit.verify.cause_search import Differ, largest_multiple, with_attributes
-from graphkit.verify.comparator import distance_of_spread, elementwise_difference
+from graphkit.verify.comparator import (
+    LOWERING_TOLERANCE,
+    ColumnTolerance,
+    computes_in_half,
+    distance_of_spread,
+    elementwise_difference,
+)
 from graphkit.verify.input_generator import ExportInputs, InputSpec, index_bound
 from graphkit.verify.oracle import OneSequence, Oracle
 from graphkit.verify.probe_inputs import nearest_length
-from graphkit.verify.tolerances import LOWERING_TOLERANCE, ColumnTolerance, computes_in_half
 
 Alter = Callable[[Port, Sequence[int], np.ndarray], np.ndarray]
 Changing = Callable[[Sequence[int], np.ndarray], np.ndarray]

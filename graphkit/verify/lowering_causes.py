@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from graphkit.contract import Contract, Port
 from graphkit.equivalence.originals import Originals
 from graphkit.errors import count_things
+from graphkit.graph.dataflow import find_lookups, table_entries
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.mask_polarity import make_open_mask
 from graphkit.graph.roles import Role
-from graphkit.graph.uses import find_lookups, table_entries
 from graphkit.graph.view import Value, all_nodes, all_scopes
 from graphkit.hosts.numpy_host import slots_mask
 from graphkit.model import Model, load

@@ -20,7 +20,15 @@ from graphkit.options import DeploymentProofOptions
 from graphkit.progress import DEFAULT_LIMITS, Limits, Progress
 from graphkit.runtime.session import RunError, as_provider
 from graphkit.verify.candidate_sessions import tell_each
-from graphkit.verify.comparator import Difference, Output, largest_measured
+from graphkit.verify.comparator import (
+    LOWERING_TOLERANCE,
+    ColumnTolerance,
+    Difference,
+    Output,
+    computes_in_half,
+    largest_measured,
+    level_tolerance,
+)
 from graphkit.verify.decoding import decode_greedily
 from graphkit.verify.deployment_proofs import LoweringProof, SourceRun
 from graphkit.verify.input_elements import Draw, place_token, special_tokens
@@ -31,7 +39,6 @@ from graphkit.verify.oracle import OneSequence, assumed_inputs
 from graphkit.verify.proof_engine import Agreement, Step, follow_steps, run_isolated
 from graphkit.verify.rewrite_proof import placed_text, placement_fault
 from graphkit.verify.rounding import IN_FLOATS, without_rounding
-from graphkit.verify.tolerances import LOWERING_TOLERANCE, ColumnTolerance, computes_in_half, level_tolerance
 
 STEPS = 32  # of a decoder without a cache, which takes any number
 GREEDY = 16  # most tokens to decode greedily

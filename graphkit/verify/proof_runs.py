@@ -26,14 +26,13 @@ from graphkit.runtime.isolation import current_limits
 from graphkit.runtime.session import RunError, Runner, is_timeout
 from graphkit.shapes import Expr, symbol
 from graphkit.shapes.constraints.legal_sizes import Variable
-from graphkit.verify.comparator import Difference, Output, compare_outputs, element_counts
+from graphkit.verify.comparator import QUANTIZED_TOLERANCE, Difference, Output, compare_outputs, element_counts
 from graphkit.verify.feeder import Feeder, Flags, Run
 from graphkit.verify.input_elements import NAMES, USUAL, Draw, Padding
 from graphkit.verify.input_generator import TooLargeError
 from graphkit.verify.proof_engine import repeat_calls, yield_outcomes
 from graphkit.verify.rewrite_proof import LevelProof, OutputProof, RewriteProof, RunProof, SkippedRun, WeightProof
 from graphkit.verify.run_sizes import MAX_COST, MOST, ONE, ROWS, Edge, Edges, Proposal, propose_assignments
-from graphkit.verify.tolerances import QUANTIZED_TOLERANCE
 
 ENOUGH = 5  # assignments; fewer are worth a note
 STATIC_RUNS = 3  # where all dims are fixed: other values each time

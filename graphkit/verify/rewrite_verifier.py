@@ -46,7 +46,14 @@ from graphkit.shapes.constraints.dim_equalities import RANK_OF, fed_inputs, fixe
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.verify.candidate_sessions import Counted, Part, TwoModels, prove_inlined
-from graphkit.verify.comparator import element_counts
+from graphkit.verify.comparator import (
+    element_counts,
+    float16_tolerance,
+    has_bfloat16,
+    has_float16,
+    level_tolerance,
+    rounds_activations,
+)
 from graphkit.verify.feeder import KINDS, Feeder, Run
 from graphkit.verify.input_elements import Kind
 from graphkit.verify.interface_changes import Change, computed_dims, find_narrowing, input_changes, output_changes
@@ -67,7 +74,6 @@ from graphkit.verify.proof_runs import (
 )
 from graphkit.verify.rewrite_proof import RewriteProof, RunProof, SkippedRun, placement_fault
 from graphkit.verify.run_sizes import LARGEST, Edges
-from graphkit.verify.tolerances import float16_tolerance, has_bfloat16, has_float16, level_tolerance, rounds_activations
 
 if TYPE_CHECKING:
     from graphkit.verify.rounding import RoundingJudge

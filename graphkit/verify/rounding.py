@@ -34,9 +34,16 @@ from graphkit.rewrite.base import copy_proto, keep_members
 from graphkit.rewrite.new_interface import with_value_names
 from graphkit.runtime.session import IsolatedSession, RunError, Runner
 from graphkit.verify.candidate_sessions import Called, TwoModels
-from graphkit.verify.comparator import Difference, Output, compare_output, elementwise_difference, largest_magnitude
+from graphkit.verify.comparator import (
+    FLOAT32_TOLERANCE,
+    IN_8_BITS,
+    Difference,
+    Output,
+    compare_output,
+    elementwise_difference,
+    largest_magnitude,
+)
 from graphkit.verify.feeder import Run
-from graphkit.verify.tolerances import FLOAT32_TOLERANCE, IN_8_BITS
 
 HALF_UNITS: Mapping[int, float] = {  # of the last place, relative to a number of that dtype
     TensorProto.FLOAT16: 2.0**-11,

@@ -26,6 +26,7 @@ from graphkit.runtime.providers import CPU, Provider
 from graphkit.runtime.session import MAX_TIMEOUTS, RunError, as_provider, check_files
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations
 from graphkit.shapes.constraints.dim_equalities import fed_inputs
+from graphkit.verify.comparator import FLOAT16_TOLERANCE, has_float16, level_tolerance
 from graphkit.verify.layers.compared_model import (
     ArrayFile,
     Pair,
@@ -49,7 +50,6 @@ from graphkit.verify.layers.measuring import (
 from graphkit.verify.layers.tensor_causes import find_tensor_cause
 from graphkit.verify.proof_engine import run_isolated
 from graphkit.verify.rewrite_proof import placed_text, placement_fault
-from graphkit.verify.tolerances import FLOAT16_TOLERANCE, has_float16, level_tolerance
 
 TOLERANCE = 1e-4
 MOST_CAUSES = 4  # places where a difference begins that are looked into

@@ -194,8 +194,8 @@ class FileRewrite(Struct, frozen=True):
         inputs differ, or the options name a symbol or an input that does not exist; ModelError where the weights are
         missing, or onnxruntime cannot run the original.
         """
+        from graphkit.verify.comparator import error_tolerance
         from graphkit.verify.rewrite_verifier import verify_rewrite
-        from graphkit.verify.tolerances import error_tolerance
 
         options = self.options
         is_default = options.tolerance is None and error > 0

@@ -19,8 +19,8 @@ from graphkit.equivalence.axioms import AXIOMS, Axiom
 from graphkit.equivalence.terms import Constants, Term
 from graphkit.errors import ModelError
 from graphkit.graph.declared_types import declared_type
+from graphkit.graph.operator_traits import BLIND, BLIND_IN_SECOND, FAITHFUL, FAITHFUL_IN_ALL
 from graphkit.model import Model
-from graphkit.ops.numerics import BLIND, BLIND_IN_SECOND, FAITHFUL, FAITHFUL_IN_ALL
 from graphkit.passes.fold_pipeline import fold
 from graphkit.runtime.session import Session
 from graphkit.shapes.input_dims import named_inputs

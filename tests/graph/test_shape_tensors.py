@@ -6,7 +6,7 @@ import onnx
 import onnx.parser
 import pytest
 
-from graphkit.graph.uses import ShapeTensors
+from graphkit.graph.dataflow import ShapeTensors
 from graphkit.graph.view import Value, all_scopes
 from graphkit.model import Model
 

@@ -12,8 +12,8 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.model import Model
 from graphkit.options import CompareOptions, RewriteProofOptions
 from graphkit.runtime.providers import Provider
+from graphkit.verify.comparator import FLOAT16_TOLERANCE, FLOAT32_TOLERANCE, level_tolerance
 from graphkit.verify.rewrite_verifier import verify_rewrite
-from graphkit.verify.tolerances import FLOAT16_TOLERANCE, FLOAT32_TOLERANCE, level_tolerance
 from graphkit.workflows.compare_models import compare_models
 
 LAYERS = """

@@ -21,7 +21,7 @@ from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.equivalence.originals import Originals
 from graphkit.errors import ModelError
 from graphkit.runtime.isolation import shared_isolation
-from graphkit.verify import bundle_state_checks, bundle_verifier, tolerances
+from graphkit.verify import bundle_state_checks, bundle_verifier, comparator
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.deployment_proofs import BundleProof
 from graphkit.verify.rounding import in_float32
@@ -137,7 +137,7 @@ def test_a_small_fault_is_seen_in_float32_alone(
     bundled: Bundled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong = injected(bundled, "logits 0.1 % off", tmp_path / "out")
-    monkeypatch.setattr(tolerances, "FLOAT32_TOLERANCE", 1e-2)
+    monkeypatch.setattr(comparator, "FLOAT32_TOLERANCE", 1e-2)
     assert not [run for run in proof_of(wrong).runs if run.failure]
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from rewriting import model_of
 
+from graphkit.verify.comparator import rounds_activations
 from graphkit.verify.feeder import Run
 from graphkit.verify.proof_runs import LevelRuns, prove_level
-from graphkit.verify.tolerances import rounds_activations
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ from graphkit.model import Model, load
 from graphkit.options import RewriteProofOptions
 from graphkit.runtime.onnxruntime_loader import runtime_version
 from graphkit.runtime.session import RunError, Session
+from graphkit.verify.comparator import level_tolerance
 from graphkit.verify.feeder import Run
 from graphkit.verify.proof_runs import LevelRuns, prove_level
 from graphkit.verify.rewrite_verifier import verify_rewrite
-from graphkit.verify.tolerances import level_tolerance
 
 ModelFile = Callable[[str], Path]
 # A decoder of one head: scores of keys that a cache holds, with a bias by distance or a sliding window.

@@ -10,8 +10,7 @@ from bundles import decoder
 from rewriting import model_of
 
 from graphkit.model import Model
-from graphkit.verify.comparator import compare_output
-from graphkit.verify.tolerances import BundleTolerance, ColumnTolerance, computes_in_half
+from graphkit.verify.comparator import BundleTolerance, ColumnTolerance, compare_output, computes_in_half
 
 RNG = np.random.default_rng(3)
 STEPS = [RNG.standard_normal(8).astype(np.float32) for _ in range(5)]

@@ -9,10 +9,9 @@ import numpy as np
 import onnx
 
 from graphkit.dtypes import FLOATS, INTEGERS
-from graphkit.graph.operator_traits import MOVING, RECURRENT, VARIADIC, value_inputs
-from graphkit.graph.uses import moved_from
+from graphkit.graph.dataflow import moved_from
+from graphkit.graph.operator_traits import BLIND, FAITHFUL, FAITHFUL_IN_FIRST, MOVING, RECURRENT, VARIADIC, value_inputs
 from graphkit.graph.view import ZERO, Node, Scope, Value, walk_breadth_first
-from graphkit.ops.numerics import BLIND, FAITHFUL, FAITHFUL_IN_FIRST
 from graphkit.passes.clean_up.exporter_idioms import is_rounded_behind
 from graphkit.rewrite import Editor, NewNode, Rewrite, attributes_of
 

@@ -15,9 +15,8 @@ from onnx import TensorProto
 
 from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.new_nodes import make_gather
-from graphkit.graph.operator_traits import COMPARING, GATHERING, MOVING, RESHAPING, copied_inputs
+from graphkit.graph.operator_traits import COMPARING, GATHERING, KERNELS_OF_INT32, MOVING, RESHAPING, copied_inputs
 from graphkit.graph.view import Node, Value, unwrap_value
-from graphkit.ops.numerics import KERNELS_OF_INT32
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, Rewrite, attributes_of
 from graphkit.rewrite.fixpoint import NodeRewrite
 from graphkit.rewrite.weight_arithmetic import (

@@ -17,10 +17,9 @@ import numpy as np
 from msgspec import Struct, field
 
 from graphkit.graph.new_nodes import RESHAPE_SINCE
-from graphkit.graph.operator_traits import BROADCASTING, UNARY, UNIDIRECTIONAL, joined_parts
+from graphkit.graph.operator_traits import BROADCASTING, EXTREMES, UNARY, UNIDIRECTIONAL, joined_parts
 from graphkit.graph.view import Node, Value, connected_groups
 from graphkit.ops.axes import FACTORS, FREE, RULES, find_layout
-from graphkit.ops.numerics import EXTREMES
 from graphkit.ops.rule_context import NodeFacts, UnknownError
 from graphkit.ops.tensor import Dims, element_numbers
 from graphkit.passes.shapes.simplify_reshape import merged_dims, reshape_spec

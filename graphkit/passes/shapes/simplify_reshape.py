@@ -11,9 +11,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from graphkit.graph.new_nodes import RESHAPE_SINCE, make_reshape
-from graphkit.graph.operator_traits import RESHAPING, UNARY, broadcasts_inputs
+from graphkit.graph.operator_traits import EXTREMES, RESHAPING, UNARY, broadcasts_inputs
 from graphkit.graph.view import Node, Value, follow_chain
-from graphkit.ops.numerics import EXTREMES
 from graphkit.ops.tensor import Dims, dims_product
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, attributes_of
 from graphkit.shapes import Expr, lower, symbol

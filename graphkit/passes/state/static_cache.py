@@ -10,9 +10,9 @@ from onnx import TensorProto
 
 from graphkit.errors import count_things
 from graphkit.graph.cache_entries import CacheEntry
+from graphkit.graph.dataflow import find_readers
 from graphkit.graph.names import free_name, names_in
 from graphkit.graph.new_nodes import make_concat
-from graphkit.graph.uses import find_readers
 from graphkit.graph.view import Value, unwrap_value, walk_breadth_first
 from graphkit.model import Model
 from graphkit.passes.npu.cache_interface import Growth
