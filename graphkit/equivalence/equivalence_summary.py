@@ -130,22 +130,18 @@ class EquivalenceSummary(Struct, frozen=True):
             shares = share_texts(Counter(self.proven.values()), total)
             yield Prose(f"By normal forms{whose}, {where}: {shares}.{confirmed}")
         if self.exactness == GRADES[1]:
-            yield Prose(" ".join(self._real_sentences()))
+            from graphkit.equivalence.linear import REAL_AXIOMS
+
+            real = {axiom.name for axiom in REAL_AXIOMS}
+            used = [f"{name} ({_times_text(count)})" for name, count in self.axioms.items() if name in real]
+            texts = [f"Equalities of exact arithmetic: {', '.join(used)}."] if used else []
+            texts += [f"{self.constants}."] if self.constants.count else []
+            texts += ["Of rounding, overflow, NaN, infinities and signs of zeros, only the runs tell."]
+            yield Prose(" ".join(texts))
         for name, reason in list(self.unproven.items())[:MAX_SHOWN]:
             yield Prose(f"Not proven at every size: '{name}'{whose}: {reason}.")
         if len(self.unproven) > MAX_SHOWN:
             yield Prose(f"Nor are {count_things(len(self.unproven) - MAX_SHOWN, 'other(s)')}.")
-
-    def _real_sentences(self) -> Iterator[str]:
-        """Yield what a proof in exact arithmetic took, and what it leaves to the runs."""
-        from graphkit.equivalence.linear import REAL_AXIOMS
-
-        real = {axiom.name for axiom in REAL_AXIOMS}
-        if used := [f"{name} ({_times_text(count)})" for name, count in self.axioms.items() if name in real]:
-            yield f"Equalities of exact arithmetic: {', '.join(used)}."
-        if self.constants.count:
-            yield f"{self.constants}."
-        yield "Of rounding, overflow, NaN, infinities and signs of zeros, only the runs tell."
 
 
 def _times_text(count: int) -> str:

@@ -359,8 +359,17 @@ def cut_open(whole: Model, part: Model, computed: Mapping[str, Sequence[Expr] | 
     declared = {info.name: info for info in proto.graph.output if info.type.HasField("tensor_type")}
     outputs = [declared.get(info.name) or _without_dims(info) for info in part.proto.graph.output]
     own = {info.name: info for info in proto.graph.input}
-    begun = {info.name: _with_dims(info, computed.get(info.name)) for info in part.proto.graph.input}
-    inputs = [own.get(name, info) for name, info in begun.items()]
+    inputs = []
+    for info in part.proto.graph.input:
+        made, dims = _without_dims(info), computed.get(info.name)
+        if dims is not None and made.type.HasField("tensor_type"):
+            shape = made.type.tensor_type.shape
+            shape.SetInParent()  # also of no dims
+            for dim in dims:
+                added = shape.dim.add()
+                if is_known(dim):  # others have no name
+                    declare_dim(added, dim)
+        inputs.append(own.get(info.name, made))
     inputs += [info for info in proto.graph.input if info.name not in given]
     kept = [info for info in proto.graph.value_info if info.name not in given]
     for name, infos in (("input", inputs), ("output", outputs), ("value_info", kept)):
@@ -368,19 +377,6 @@ def cut_open(whole: Model, part: Model, computed: Mapping[str, Sequence[Expr] | 
         proto.graph.ClearField(name)
         getattr(proto.graph, name).extend(infos)
     return whole.with_proto(proto)
-
-
-def _with_dims(info: ValueInfoProto, dims: Sequence[Expr] | None) -> ValueInfoProto:
-    """Return a declaration with other dims; those that are not known have no name."""
-    made = _without_dims(info)
-    if dims is not None and made.type.HasField("tensor_type"):
-        shape = made.type.tensor_type.shape
-        shape.SetInParent()  # also of no dims
-        for dim in dims:
-            declared = shape.dim.add()
-            if is_known(dim):
-                declare_dim(declared, dim)
-    return made
 
 
 def _without_dims(info: ValueInfoProto) -> ValueInfoProto:

@@ -511,20 +511,15 @@ def normalise_rows(app: Application) -> Result:
     pairs, per_row = ((left, right), (right, left)), (*app.shape[:-1], const(1))
     for centred, deviation in pairs[: 1 if app.node.op_type == "Div" else 2]:
         root = without_reshape(deviation)
-        if app.node.op_type == "Mul":
-            root = _inverted_term(app, root)
+        if app.node.op_type == "Mul":  # by what divides 1
+            source = root.args[0] if root is not None and root.op == "Div" else None
+            one = app.tools.constants.array(source) if source is not None and source.is_constant else None
+            root = without_reshape(root.args[1]) if root is not None and one is not None and (one == 1).all() else None
         if root is None or root.op != "Sqrt" or centred.dims != app.shape or deviation.dims != per_row:
             continue
         if (found := _match_moments(app, centred, without_reshape(root.args[0]))) is not None:
             return _normalised_term(app, *found)
     return None
-
-
-def _inverted_term(app: Application, term: Term | None) -> Term | None:
-    """Return what 1 is divided by, None for any other term."""
-    source = term.args[0] if term is not None and term.op == "Div" else None
-    one = app.tools.constants.array(source) if source is not None and source.is_constant else None
-    return without_reshape(term.args[1]) if term is not None and one is not None and (one == 1).all() else None
 
 
 def _match_moments(app: Application, centred: Term, positive: Term | None) -> tuple[Term, float] | None:

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 
-import onnx
 from msgspec import Struct
 from onnx import TensorProto, helper
 
@@ -137,7 +136,12 @@ class LoadableCopy(Struct, frozen=True):
 
 def loadable_copy(model: Model) -> LoadableCopy | None:
     """Return a copy of a model that onnxruntime loads; None where it loads the model, or no such copy either."""
-    faults = tuple(_repeated_names(model))
+    faults: tuple[str, ...] = ()
+    for scope in all_scopes(model.scopes):
+        for name, count in Counter(node.proto.name for node in scope.nodes if node.proto.name).items():
+            if count > 1:
+                called = f"{count_things(count, 'node(s)')} of {scope.path or 'the graph'} are called '{name}'"
+                faults = (*faults, called)
     dead = _dead_branches(model)
     if not (faults or dead) or not loading_refusal(model):
         return None
@@ -151,13 +155,6 @@ def loadable_copy(model: Model) -> LoadableCopy | None:
             reason = reason if innermost is None else ": ".join(innermost.groups())
             faults += (f"{body.path} never runs, and does not fit its inputs: {reason}",)
     return LoadableCopy(copy, faults)
-
-
-def _repeated_names(model: Model) -> Iterator[str]:
-    for scope in all_scopes(model.scopes):
-        for name, count in Counter(node.proto.name for node in scope.nodes if node.proto.name).items():
-            if count > 1:
-                yield f"{count_things(count, 'node(s)')} of {scope.path or 'the graph'} are called '{name}'"
 
 
 def _dead_branches(model: Model) -> dict[Scope, list[int]]:
@@ -187,20 +184,16 @@ def _copy_loadable(model: Model, dead: Mapping[Scope, Sequence[int]]) -> Model:
         node.proto.name = f"node_{number}"
     for scope, same in zip(all_scopes(model.scopes), all_scopes(copy.scopes), strict=True):
         if scope in dead and same.owner is not None:
-            name = same.path.rpartition("/")[2]
-            body = next(attribute.g for attribute in same.owner.proto.attribute if attribute.name == name)
-            _let_fail(body, dead[scope])
+            attribute = same.path.rpartition("/")[2]
+            body = next(each.g for each in same.owner.proto.attribute if each.name == attribute)
+            name = body.name
+            body.Clear()
+            body.name = name
+            # it has outputs of the dtypes, and fails where it runs: an empty sequence has no element
+            body.node.append(helper.make_node("Constant", [], ["first_element"], value_int=0))
+            for number, dtype in enumerate(dead[scope]):
+                out, empty = f"unreached_{number}", f"no_elements_{number}"
+                body.node.append(helper.make_node("SequenceEmpty", [], [empty], dtype=dtype))
+                body.node.append(helper.make_node("SequenceAt", [empty, "first_element"], [out]))
+                body.output.append(helper.make_tensor_value_info(out, dtype, None))
     return copy.with_proto(proto)
-
-
-def _let_fail(body: onnx.GraphProto, dtypes: Sequence[int]) -> None:
-    """Let a body have outputs of these dtypes, and fail where it runs: an empty sequence has no element."""
-    name = body.name
-    body.Clear()
-    body.name = name
-    body.node.append(helper.make_node("Constant", [], ["first_element"], value_int=0))
-    for number, dtype in enumerate(dtypes):
-        out, empty = f"unreached_{number}", f"no_elements_{number}"
-        body.node.append(helper.make_node("SequenceEmpty", [], [empty], dtype=dtype))
-        body.node.append(helper.make_node("SequenceAt", [empty, "first_element"], [out]))
-        body.output.append(helper.make_tensor_value_info(out, dtype, None))

@@ -20,7 +20,14 @@ from graphkit.dtypes import HALVES
 from graphkit.equivalence.terms import Constants, Key, Term
 from graphkit.errors import ModelError
 from graphkit.graph.dataflow import check_scopes
-from graphkit.graph.operator_traits import BECAME_INPUTS, BODIES_OF_HALVES, KERNELS_OF_HALVES, MEANINGS, NEWEST, RANDOM
+from graphkit.graph.operator_traits import (
+    BECAME_INPUTS,
+    BODIES_OF_HALVES,
+    KERNELS_OF_HALVES,
+    MEANINGS,
+    NEWEST_MEANING,
+    RANDOM,
+)
 from graphkit.graph.view import FunctionKey, Node, domain_of, functions_of, key_of, nodes_of, with_bodies
 from graphkit.model import Model
 from graphkit.ops.rule_context import UnknownError
@@ -194,7 +201,7 @@ def spell_alike(
     entries = cast("tuple[tuple[str, int, Hashable], ...]", attributes)
     version, listed = cast(int, entries[0][2]), list(args)
     op = node.operator
-    if node.scope.opset() > NEWEST:
+    if node.scope.opset() > NEWEST_MEANING:
         return attributes, listed
     since, names = BECAME_INPUTS.get(op, (0, ()))
     moved = {name: index for index, name in enumerate(names, 1)}

@@ -213,18 +213,19 @@ def growing_axis(past: TensorType, present: TensorType | None, rows: frozenset[D
 
 @lru_cache(maxsize=8)
 def _batch_dims(scope: Scope) -> frozenset[Dim]:
-    """Return the first dims of tokens, positions and embeddings, whatever an exporter calls them."""
-    first = (dims[0] for value in scope.inputs if value.tensor is None and (dims := _dims_of_tokens(value)))
-    return frozenset(dim for dim in first if isinstance(dim, str))
+    """Return the first dims of tokens, positions and embeddings, whatever an exporter calls them.
 
-
-def _dims_of_tokens(value: Value) -> tuple[Dim, ...]:
-    """Return the dims of an input that is [rows, tokens] or [rows, tokens, width], by its dtype and its name."""
-    declared, words = hinted_type(value), set(split_name(value.name))
-    if declared is None or declared.rank != (3 if declared.is_float else 2) or words & {"mask", "masks"}:
-        return ()
-    is_tokens = declared.dtype in INTEGERS or words & {"embeds", "embeddings"}
-    return (declared.dims or ()) if is_tokens else ()
+    These inputs are [rows, tokens] or [rows, tokens, width], by their dtype and their name.
+    """
+    found: set[Dim] = set()
+    for value in scope.inputs:
+        declared, words = hinted_type(value), set(split_name(value.name))
+        if value.tensor is not None or declared is None or declared.rank != (3 if declared.is_float else 2):
+            continue
+        is_tokens = declared.dtype in INTEGERS or words & {"embeds", "embeddings"}
+        if is_tokens and not words & {"mask", "masks"}:
+            found.update((declared.dims or ())[:1])
+    return frozenset(dim for dim in found if isinstance(dim, str))
 
 
 def _is_batch(dim: Dim) -> bool:

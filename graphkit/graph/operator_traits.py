@@ -347,7 +347,7 @@ EXTREMES = operator_set("Max Min")
 # Of two inputs that may be swapped, to the last bit.
 SWAPPING = (COMMUTATIVE - VARIADIC) | operator_set("BitwiseAnd BitwiseOr BitwiseXor")
 
-NEWEST = 24  # the newest version of https://github.com/onnx/onnx/blob/main/docs/Changelog.md that was read
+NEWEST_MEANING = 24  # the newest version of https://github.com/onnx/onnx/blob/main/docs/Changelog.md that was read
 
 
 def _since_version(version: int, text: str) -> Mapping[str, tuple[int, ...]]:

@@ -324,10 +324,8 @@ def _input_role(value: Value) -> Role:
     if declared.dtype == TensorProto.BOOL:
         is_mask = words & MASK_WORDS or ("mask" in uses_of_value and declared_rank(value) in (2, 3, 4))
         return _mask_role(words) if is_mask else "other"
-    return _integer_role(value, uses_of_value, words) if declared.dtype in INTEGERS else "other"
-
-
-def _integer_role(value: Value, uses_of_value: frozenset[Use], words: set[str]) -> Role:
+    if declared.dtype not in INTEGERS:
+        return "other"
     if words & MASK_WORDS and not ("lookup" in uses_of_value and "mask" not in uses_of_value):
         return _mask_role(words)
     # numbers that angles are taken of, but for the time of a diffusion, which has no positions

@@ -113,7 +113,9 @@ class _Matcher:
         matching, a, b, number = self.matching, self.a, self.b, self.matching.numbers.value
         shared = [x for x in a.place if x.producer is not None and x.name in self.by_name]
         is_renamed = 2 * len(shared) < min(len(a.nodes), len(b.nodes))
-        if self._are_permuted(shared):
+        theirs = {number(value) for value in self.by_name.values()}
+        honest = sum(number(value) == number(self.by_name[value.name]) for value in shared)
+        if sum(number(value) in theirs for value in shared) > 2 * honest:  # most are there under other names
             self.by_name, is_renamed = {value.name: value for value in b.inputs}, True
         for x in a.place:
             y = self.by_name.get(x.name)
@@ -152,13 +154,6 @@ class _Matcher:
             if len(values_a) == len(values_b := theirs.get(key, [])):
                 for value_a, value_b in zip(values_a, values_b, strict=True):
                     self.matching.add(value_a, value_b, "order")
-
-    def _are_permuted(self, shared: Sequence[Value]) -> bool:
-        """Whether most names that both graphs have stand for values that are there under other names."""
-        number = self.matching.numbers.value
-        theirs = {number(value) for value in self.by_name.values()}
-        honest = sum(number(value) == number(self.by_name[value.name]) for value in shared)
-        return sum(number(value) in theirs for value in shared) > 2 * honest
 
     def _match_by_structure(self) -> None:
         for _ in range(MAX_ROUNDS):

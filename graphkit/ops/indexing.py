@@ -116,25 +116,15 @@ def infer_gather(ctx: InferenceContext) -> Tensor:
     dims, indices = ctx.dims(0), ctx.dims(1)
     axis = ctx.axis(ctx.attr("axis", 0), len(dims))
     size, given = dims[axis].constant, ctx.data(1)
-    numbers = map(element_number, () if given is None else given.ravel().tolist())
+    numbers = [*map(element_number, () if given is None else given.ravel().tolist())]
     if size is not None and any(n is not None and not -size <= n < size for n in numbers):
         ctx.note_fault(f"an index outside of an axis of {size}")
-    array = small_data(ctx)
-    if array is not None:
-        array = _gather_elements(ctx, array, axis)
-    return with_dims(ctx, (*dims[:axis], *indices, *dims[axis + 1 :]), array)
-
-
-def _gather_elements(ctx: InferenceContext, array: Array, axis: int) -> Array | None:
-    indices = ctx.data(1)
-    if indices is None:
-        return None
-    numbers = [element_number(element) for element in indices.ravel().tolist()]
-    size = array.shape[axis]
-    if any(n is None or not -size <= n < size for n in numbers):
-        return None
-    shape = (*array.shape[:axis], *indices.shape, *array.shape[axis + 1 :])
-    return array_of(array.take(np.array(numbers, np.int64), axis).ravel().tolist(), shape)
+    array, taken = small_data(ctx), None
+    length = 0 if array is None else array.shape[axis]
+    if array is not None and given is not None and all(n is not None and -length <= n < length for n in numbers):
+        shape = (*array.shape[:axis], *given.shape, *array.shape[axis + 1 :])
+        taken = array_of(array.take(np.array(numbers, np.int64), axis).ravel().tolist(), shape)
+    return with_dims(ctx, (*dims[:axis], *indices, *dims[axis + 1 :]), taken)
 
 
 def gather_blocks(ctx: InferenceContext) -> Tensor:

@@ -239,9 +239,10 @@ def _floor_div_number(dividend: Expr, size: int) -> Expr:
     shared = math.gcd(size, *(factor for monomial, factor in rest.terms if monomial))
     if shared > 1:
         return quotient + _floor_div_number(_divide_factors(rest, shared), size // shared)
-    inner = [atoms[0] for atoms, factor in rest.terms if factor == 1 and len(atoms) == 1 and _is_division(atoms[0])]
+    calls = [atoms[0] for atoms, factor in rest.terms if factor == 1 and len(atoms) == 1 and isinstance(atoms[0], Call)]
+    inner = [call for call in calls if call.op == "//" and call.args[1].constant is not None]
     if len(inner) == 1:  # (s + x // d) // c is (d*s + x) // (c*d)
-        dividend, divisor = inner[0].args  # type: ignore[union-attr]
+        dividend, divisor = inner[0].args
         outer = rest - Expr.from_atom(inner[0])
         return quotient + _floor_div_number(outer * divisor + dividend, size * int(divisor))
     return quotient + Expr.from_atom(Call("//", (rest, const(size))))
@@ -257,10 +258,6 @@ def _least_rest(monomial: Monomial, factor: int, size: int) -> int:
 
 def _divide_factors(expr: Expr, factor: int) -> Expr:
     return Expr.from_terms({monomial: k // factor for monomial, k in expr.terms})
-
-
-def _is_division(atom: Symbol | Call) -> bool:
-    return isinstance(atom, Call) and atom.op == "//" and atom.args[1].constant is not None
 
 
 def ceil_div(dividend: Value, divisor: Value) -> Expr:

@@ -140,22 +140,20 @@ def fixed_by(
         kinds = declared_type(ours[name]), declared_type(theirs[name])
         if kinds[0] is not None and kinds[1] is not None and kinds[0].dtype != kinds[1].dtype:
             raise _unlike_error(name, (dtype_name(kinds[0].dtype), dtype_name(kinds[1].dtype)), labels)
-        pairs += _pair_dims(name, was.get(name), now.get(name), labels)
+        before, after = was.get(name), now.get(name)
+        if before is None or after is None:
+            continue
+        numbers = zip(before, after, strict=False)
+        is_other = any(a.constant is not None and b.constant is not None and a != b for a, b in numbers)
+        if len(before) != len(after) or is_other:
+            raise _unlike_error(name, (f"[{', '.join(map(str, before))}]", f"[{', '.join(map(str, after))}]"), labels)
+        pairs += [Pair(name, *pair) for pair in zip(before, after, strict=True)]
     meanings: dict[str, Expr] = {}
     for pair in pairs:
         if pair.size.name is not None:
             meanings.setdefault(pair.size.name, pair.dim)
     known = [Pair(name, dim, size.substitute(meanings)) for name, dim, size in pairs if size.symbols <= meanings.keys()]
     return [pair for pair in known if pair.dim != pair.size], spec
-
-
-def _pair_dims(name: str, was: Dims, now: Dims, labels: tuple[str, str]) -> list[Pair]:
-    if was is None or now is None:
-        return []
-    is_other = any(a.constant is not None and b.constant is not None and a != b for a, b in zip(was, now, strict=False))
-    if len(was) != len(now) or is_other:
-        raise _unlike_error(name, (f"[{', '.join(map(str, was))}]", f"[{', '.join(map(str, now))}]"), labels)
-    return [Pair(name, *pair) for pair in zip(was, now, strict=True)]
 
 
 def _as_computed(name: str, was: Dims, now: Dims) -> list[Pair]:

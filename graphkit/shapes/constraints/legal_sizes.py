@@ -104,21 +104,17 @@ class _Search:
             chunk = list(itertools.islice(sizes, count))
             if not chunk:
                 return
-            for size, is_met in zip(chunk, _are_met(constraints, before, variable.name, chunk), strict=True):
+            met = [True] * len(chunk)
+            if constraints:
+                columns = {symbol: size_column([size]) for symbol, size in before.items()}
+                values = Values({**columns, variable.name: size_column(chunk)})
+                met = np.logical_and.reduce([values.is_met(constraint) for constraint in constraints]).tolist()
+            for size, is_met in zip(chunk, met, strict=True):
                 self.visits -= 1
                 if self.visits < 0:
                     return
                 if is_met and variable.low <= size <= variable.high:
                     yield size
-
-
-def _are_met(constraints: Sequence[Constraint], before: Assignment, name: str, sizes: Sequence[int]) -> list[bool]:
-    """Return at which sizes of a symbol all constraints are met, given the sizes of other symbols."""
-    if not constraints:
-        return [True] * len(sizes)
-    values = Values({**{symbol: size_column([size]) for symbol, size in before.items()}, name: size_column(sizes)})
-    met: list[bool] = np.logical_and.reduce([values.is_met(constraint) for constraint in constraints]).tolist()
-    return met
 
 
 def _forced_size(constraint: Constraint, chosen: Mapping[str, int]) -> int | None:

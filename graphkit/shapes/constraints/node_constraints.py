@@ -93,20 +93,14 @@ def guard_of(scope: Scope, tensor_of: TensorOf) -> Guard | None:
     """Return what is known to hold wherever a body runs, None where nothing is."""
     guards = []
     while (node := scope.owner) is not None:
-        guard = _of_body(node, scope, tensor_of)
+        first, guard = node.input(0), None
+        if first is not None and node.is_op("If"):
+            guard = _guard_when(first, scope is node.bodies.get("then_branch"), tensor_of)
+        elif first is not None and node.is_op("Loop") and (times := _scalar_of(first, tensor_of)) is not None:
+            guard = Guard("Greater", (times, const(0)))
         guards += [guard] if guard is not None else []
         scope = node.scope
     return _join_guards("And", guards)
-
-
-def _of_body(node: Node, body: Scope, tensor_of: TensorOf) -> Guard | None:
-    first = node.input(0)
-    if first is None:
-        return None
-    if node.is_op("If"):
-        return _guard_when(first, body is node.bodies.get("then_branch"), tensor_of)
-    times = _scalar_of(first, tensor_of) if node.is_op("Loop") else None
-    return Guard("Greater", (times, const(0))) if times is not None else None
 
 
 def _guard_when(value: Value, is_true: bool, tensor_of: TensorOf) -> Guard | None:
