@@ -259,10 +259,12 @@ def _run_step(model: Model, step: Pass) -> Outcome:
 
 
 def _way_out(model: Model) -> str:
-    """Return the advice for a cache that is rounded, moved or stacked."""
-    advice = ""
-    if any(node.op_type == "QuantizeLinear" for node in all_nodes(model.scopes)):
+    """Return the advice for a cache that is rounded, that an attention joins itself, or that is moved or stacked."""
+    advice, operators = "", {node.op_type for node in all_nodes(model.scopes)}
+    if "QuantizeLinear" in operators:
         advice = "take the export back to floats: graphkit rewrite -p 'dequantize{qdq=true}'"
+    elif any(operator.endswith("Attention") for operator in operators):
+        advice = "export attention in plain operators"
     elif any(growth.new is None for growth in find_growths(model, infer(model), [])):
         advice = "lower it, which takes such a cache, or export it with new keys and values joined to it as it comes"
     return f" - {advice}" if advice else ""

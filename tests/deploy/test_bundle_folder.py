@@ -73,12 +73,17 @@ g (int64[batch, sequence] input_ids, int64[batch, total] attention_mask,
 """
 
 
-def test_an_attention_that_joins_its_cache_is_computed_in_plain_operators(tmp_path: Path) -> None:
-    """Without repeated heads nothing else rounds; its mask, which only tells lengths, is gone."""
+def save_grouped(text: str, folder: Path) -> None:
+    """Write a decoder of one layer with random weights to `model.onnx`."""
     random = np.random.default_rng(0)
     sizes = {"table": (9, 32), "wq": (32, 32), "wk": (32, 32), "wv": (32, 32), "words": (32, 9)}
     weights = {name: random.standard_normal(shape).astype(np.float32) for name, shape in sizes.items()}
-    onnx.save(small_model(GROUPED, GENAI, axis=[1], **weights).proto, tmp_path / "model.onnx")
+    onnx.save(small_model(text, GENAI, axis=[1], **weights).proto, folder / "model.onnx")
+
+
+def test_an_attention_that_joins_its_cache_is_computed_in_plain_operators(tmp_path: Path) -> None:
+    """Without repeated heads nothing else rounds; its mask, which only tells lengths, is gone."""
+    save_grouped(GROUPED, tmp_path)
     report = bundle_folder(tmp_path / "model.onnx", tmp_path / "bundle", BundleOptions(batch=2, max_cache=24))
     assert report.proof is not None
     assert report.proof.findings() == ()
@@ -87,6 +92,15 @@ def test_an_attention_that_joins_its_cache_is_computed_in_plain_operators(tmp_pa
     assert {port.name for method in contract.methods[:2] for port in method.inputs if not port.source} == set()
     assert "attention_mask" not in {port.name for method in contract.methods for port in method.inputs}
     assert contract.positions == "the models count positions, from the slots in use"
+
+
+def test_one_that_has_no_plain_spelling_here_is_declined_with_a_way_out(tmp_path: Path) -> None:
+    start = GROUPED.index("com.microsoft.GroupQueryAttention")
+    end = GROUPED.index("logits = MatMul")
+    node = "com.microsoft.MultiHeadAttention <num_heads = 2> (query, key, value, , , , past_0_key, past_0_value) "
+    save_grouped(GROUPED[:start] + node + GROUPED[end:], tmp_path)
+    with pytest.raises(UsageError, match=r"reads it before what is new joins it.* - export attention in plain op"):
+        bundle_folder(tmp_path / "model.onnx", tmp_path / "bundle", BundleOptions(max_cache=24))
 
 
 @pytest.mark.parametrize("name", ["bshd", "stacked", "two-stacked"])
