@@ -10,9 +10,10 @@ from msgspec import Struct, structs
 
 from graphkit.analysis.architecture import DECODERS, Architecture
 from graphkit.analysis.findings import Finding, Judged, worst_first
-from graphkit.analysis.model_costs import Costs, Quantity
+from graphkit.analysis.model_costs import Costs
 from graphkit.analysis.model_fit import Fit, fit
 from graphkit.analysis.model_interface import Interface
+from graphkit.analysis.node_costs import Quantity
 from graphkit.analysis.report import (
     VERDICT,
     Failure,

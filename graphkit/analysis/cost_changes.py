@@ -6,17 +6,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import onnx
 from msgspec import Struct
 from msgspec.structs import replace
 
-from graphkit.analysis.model_costs import Quantity
-from graphkit.analysis.node_costs import Amount, node_costs, sum_amounts
+from graphkit.analysis.node_costs import Amount, Quantity, node_costs, sum_amounts
 from graphkit.analysis.peak_memory import PeakMemory
-from graphkit.analysis.summary import stored_bytes
 from graphkit.analysis.typical_sizes import TypicalSizes
 from graphkit.errors import GraphkitError, count_things
 from graphkit.graph.roles import Axis
 from graphkit.graph.view import all_nodes
+from graphkit.io.tensors import bytes_place, is_in_a_file, payload_size
+from graphkit.io.wire import encode_varint
 from graphkit.model import Model
 from graphkit.render.document_blocks import Block, Cell, Formula, Heading, Prose, Sentence, cell_text, size_cell, table
 from graphkit.render.result import Sizes
@@ -303,3 +304,17 @@ def _quantity_ratio(was: Quantity, now: Quantity, place: int | None) -> Formula 
 
 def _ratio_text(before: int | None, after: int | None) -> str:
     return f"{after / before:.2f}" if before and after is not None else ""
+
+
+def stored_bytes(model: Model) -> int:
+    """Return the bytes of a model: those of its graph, and of its weights wherever these are, tied ones once."""
+    external = [tensor for tensor, _ in model.tensors if is_in_a_file(tensor)]
+    payloads = {bytes_place(tensor): payload_size(tensor) or 0 for tensor in external}
+    total = model.proto.ByteSize() + sum(payloads.values())
+    for tensor in external:
+        if model.is_inside(tensor):  # it takes more in the file of its model than here, even without its payload
+            reference = onnx.TensorProto(external_data=tensor.external_data, data_location=tensor.data_location)
+            payload, size = payload_size(tensor) or 0, tensor.ByteSize()
+            header = 1 + len(encode_varint(payload)) - reference.ByteSize()
+            total += header + len(encode_varint(size + header + payload)) - len(encode_varint(size))
+    return total

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 from msgspec import Struct, structs
 from msgspec.structs import replace
 
-from graphkit.analysis.node_costs import MEASURES, Amount, Measure, NodeCost, node_costs, sum_amounts
+from graphkit.analysis.node_costs import MEASURES, Amount, Measure, NodeCost, Quantity, node_costs, sum_amounts
 from graphkit.analysis.peak_memory import PeakMemory
 from graphkit.analysis.summary import Weight, WeightBits, stored_weights, weight_bits
 from graphkit.analysis.typical_sizes import TypicalSizes
@@ -27,7 +27,6 @@ from graphkit.render.document_blocks import (
     Cell,
     Formula,
     Prose,
-    Shortened,
     columns,
     size_cell,
     size_text,
@@ -38,60 +37,11 @@ from graphkit.render.document_blocks import (
 from graphkit.render.result import Result, Sizes
 from graphkit.shapes import AS_DECLARED, Bounds, DimSpec, Expr, Shapes, infer, is_known, symbol
 
-SHOWN = 110  # characters of an expression, in a text
-LONG = 2000  # characters of an expression that the shares of a whole do not repeat
 WORDS = {"macs": "MACs", "operations": "operations", "bytes_moved": "bytes moved"}
 ALIVE, SHOWN_ALIVE = 10, 5  # tensors at the peak that are named, and in a text
 POINTS = 64  # of a curve
 OUTSIDE = "(no module)"  # of nodes whose names tell no module
 NUMBERED = re.compile(r".*?[./]?\b\w*[./]\d{1,9}(?=[./]|$)")  # up to the first number: `model/layers.0`, `h.0`
-
-
-class Quantity(Struct, frozen=True):
-    """A number that depends on the input dims."""
-
-    value: int | None  # at the sizes, without the nodes that are not counted; None if an input dim has no size
-    expression: str  # in the input dims, the largest terms first; "" if it has too many terms to be read
-    uncounted: int = 0  # how many nodes are not in it
-
-    def cell(self, unit: Literal["", "B"] = "", model: int | None = None) -> Formula:
-        """Return it in short, `>=` before one without the nodes that are not counted, with its expression."""
-        text = f"{'>= ' if self.uncounted else ''}{'?' if self.value is None else size_text(self.value, unit)}"
-        return Formula(text, self.value, self.expression, unit, model=model)
-
-    def as_peak(self, *runs: str) -> Quantity:
-        """Return peak memory by runs of a page, of which it finds the largest peak at other sizes too.
-
-        A run is the number of a model there, and after a point that of a run of it; "0" for the first model.
-        """
-        return replace(self, expression=f"{PEAK}{','.join(runs or ('0',))}")
-
-    def share_of(self, whole: Quantity, times: int) -> Formula | str:
-        """Return the share of so many equal parts in a whole, "" in nothing."""
-        if not whole.value:
-            return ""
-        value = times * (self.value or 0)
-        text = f"{100 * value / whole.value:.1f} %"
-        if not self.expression or not 0 < len(whole.expression) <= LONG:
-            return Formula(text, value, "", "%")
-        return Formula(text, value, f"{times}*({self.expression})", "%", whole.expression)
-
-    @property
-    def short(self) -> str:
-        """The first terms of the expression, "" for a number."""
-        if self.expression == str(self.value):
-            return ""
-        starts, depth, text = [0], 0, ""  # of the terms, each but the first with its sign
-        for place, character in enumerate(self.expression):
-            depth += (character == "(") - (character == ")")
-            if not depth and self.expression[place : place + 3] in (" + ", " - "):
-                starts.append(place)
-        terms = [self.expression[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
-        for number, term in enumerate(terms):
-            if text and len(text) + len(term) > SHOWN:
-                return Shortened.of(f"{text} and {count_things(len(terms) - number, 'more term(s)')}", self.expression)
-            text += term
-        return text
 
 
 class CostRow(Struct, frozen=True):

@@ -14,8 +14,10 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from graphkit.dtypes import BITS, dtype_name
+from graphkit.errors import count_things
 from graphkit.graph.dataflow import in_order
 from graphkit.graph.operator_traits import RECURRENT
 from graphkit.graph.view import Node, Scope, Value, all_nodes, find_nodes
@@ -25,6 +27,7 @@ from graphkit.ops.costs import MACS, OPERATIONS, READ_IN_PART, SHAPE_ONLY, UNCOU
 from graphkit.ops.rule_context import NodeFacts
 from graphkit.ops.tensor import Dims, TensorSequence, dims_product, element_number
 from graphkit.progress import check_time
+from graphkit.render.document_blocks import PEAK, Formula, Shortened, size_text
 from graphkit.shapes import Expr, Shapes, UnknownError, ceil_div, const
 from graphkit.symbolic.expr import Monomial, TooComplexError, sum_text
 
@@ -32,9 +35,58 @@ Measure = Literal["macs", "operations", "bytes_moved"]
 MEASURES: tuple[Measure, ...] = ("macs", "operations", "bytes_moved")
 NOTHING_UNKNOWN: Mapping[Measure, str] = {}
 MAX_TERMS = 1000  # of a product, and of a text
+SHOWN = 110  # characters of an expression, in a text
+LONG = 2000  # characters of an expression that the shares of a whole do not repeat
 MAX_CALLS = 30  # functions in functions, as for shapes
 MAX_WORK = 200_000  # nodes of bodies and functions, as often as they are called
 FAILURES = (UnknownError, TooComplexError, ArithmeticError, LookupError, ValueError)
+
+
+class Quantity(Struct, frozen=True):
+    """A number that depends on the input dims."""
+
+    value: int | None  # at the sizes, without the nodes that are not counted; None if an input dim has no size
+    expression: str  # in the input dims, the largest terms first; "" if it has too many terms to be read
+    uncounted: int = 0  # how many nodes are not in it
+
+    def cell(self, unit: Literal["", "B"] = "", model: int | None = None) -> Formula:
+        """Return it in short, `>=` before one without the nodes that are not counted, with its expression."""
+        text = f"{'>= ' if self.uncounted else ''}{'?' if self.value is None else size_text(self.value, unit)}"
+        return Formula(text, self.value, self.expression, unit, model=model)
+
+    def as_peak(self, *runs: str) -> Quantity:
+        """Return peak memory by runs of a page, of which it finds the largest peak at other sizes too.
+
+        A run is the number of a model there, and after a point that of a run of it; "0" for the first model.
+        """
+        return replace(self, expression=f"{PEAK}{','.join(runs or ('0',))}")
+
+    def share_of(self, whole: Quantity, times: int) -> Formula | str:
+        """Return the share of so many equal parts in a whole, "" in nothing."""
+        if not whole.value:
+            return ""
+        value = times * (self.value or 0)
+        text = f"{100 * value / whole.value:.1f} %"
+        if not self.expression or not 0 < len(whole.expression) <= LONG:
+            return Formula(text, value, "", "%")
+        return Formula(text, value, f"{times}*({self.expression})", "%", whole.expression)
+
+    @property
+    def short(self) -> str:
+        """The first terms of the expression, "" for a number."""
+        if self.expression == str(self.value):
+            return ""
+        starts, depth, text = [0], 0, ""  # of the terms, each but the first with its sign
+        for place, character in enumerate(self.expression):
+            depth += (character == "(") - (character == ")")
+            if not depth and self.expression[place : place + 3] in (" + ", " - "):
+                starts.append(place)
+        terms = [self.expression[start:end] for start, end in zip(starts, [*starts[1:], None], strict=True)]
+        for number, term in enumerate(terms):
+            if text and len(text) + len(term) > SHOWN:
+                return Shortened.of(f"{text} and {count_things(len(terms) - number, 'more term(s)')}", self.expression)
+            text += term
+        return text
 
 
 class Amount(Struct, frozen=True):

@@ -25,9 +25,8 @@ from graphkit.graph.names import group_pairs
 from graphkit.graph.operator_traits import EXTRA, QUANTIZED, operator_schema
 from graphkit.graph.roles import trace_condition
 from graphkit.graph.view import Node, all_nodes, all_scopes, as_text, find_nodes
-from graphkit.io.byte_source import external_extent, source_of
-from graphkit.io.tensors import element_count, payload_size
-from graphkit.io.wire import encode_varint
+from graphkit.io.byte_source import source_of
+from graphkit.io.tensors import bytes_place, element_count, is_in_a_file, payload_size
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.render.document_blocks import Block, Prose, Shortened, size_text, table, table_of
 from graphkit.shapes import Shapes
@@ -98,44 +97,18 @@ def stored_weights(model: Model) -> Sequence[tuple[Weight, Node | None]]:
         parameters = element_count(tensor) * (whole // bits) if is_weight else 0
         weight = Weight(str(tensor.name), dtype_name(dtype), bits, parameters, payload_size(tensor) or 0)
         reader = constants.get(holder) if holder is not None else readers.get(id(tensor))
-        weights.setdefault(_bytes_place(tensor) or number, (weight, reader))
+        weights.setdefault(bytes_place(tensor) or number, (weight, reader))
     return tuple(weights.values())
-
-
-def stored_bytes(model: Model) -> int:
-    """Return the bytes of a model: those of its graph, and of its weights wherever these are, tied ones once."""
-    external = _tensors_in_files(model)
-    payloads = {_bytes_place(tensor): payload_size(tensor) or 0 for tensor in external}
-    total = model.proto.ByteSize() + sum(payloads.values())
-    for tensor in external:
-        if model.is_inside(tensor):  # it takes more in the file of its model than here, even without its payload
-            reference = onnx.TensorProto(external_data=tensor.external_data, data_location=tensor.data_location)
-            payload, size = payload_size(tensor) or 0, tensor.ByteSize()
-            header = 1 + len(encode_varint(payload)) - reference.ByteSize()
-            total += header + len(encode_varint(size + header + payload)) - len(encode_varint(size))
-    return total
 
 
 def shared_bytes(models: Sequence[Model]) -> int:
     """Return the bytes of weights that several models read from one place of a file, each time but the first."""
     read = Counter[tuple[object, int]]()
     for model in models:
-        outside = [tensor for tensor in _tensors_in_files(model) if model.path and not model.is_inside(tensor)]
+        outside = [each for each, _ in model.tensors if is_in_a_file(each) and model.path and not model.is_inside(each)]
         folder = model.path and model.path.parent
-        read.update({((folder, _bytes_place(tensor)), payload_size(tensor) or 0) for tensor in outside})
+        read.update({((folder, bytes_place(tensor)), payload_size(tensor) or 0) for tensor in outside})
     return sum(size * (count - 1) for (_, size), count in read.items())
-
-
-def _tensors_in_files(model: Model) -> list[onnx.TensorProto]:
-    return [tensor for tensor, _ in model.tensors if _is_in_a_file(tensor)]
-
-
-def _bytes_place(tensor: onnx.TensorProto) -> object:
-    """Return where the bytes of a tensor lie, None for one that has them itself."""
-    if not _is_in_a_file(tensor):
-        return None
-    at = external_extent(tensor)
-    return at.location, at.offset, payload_size(tensor), tensor.data_type
 
 
 def weight_bits(all_weights: Iterable[Weight]) -> tuple[WeightBits, ...]:
@@ -330,7 +303,7 @@ def summary(model: ModelLike, *, hash_weights: bool = False) -> Summary:
     return Summary(
         file=model.name,
         file_bytes=model.source.size,
-        bytes=proto.ByteSize() + sum(size for tensor, _, size in tensors if _is_in_a_file(tensor)),
+        bytes=proto.ByteSize() + sum(size for tensor, _, size in tensors if is_in_a_file(tensor)),
         graph_bytes=proto.ByteSize(),
         weight_bytes=tuple(WeightBytes(name, counts_of[name], size) for name, size in sizes_of.most_common()),
         parameters=sum(weight.parameters for weight, _ in stored_weights(model)),
@@ -394,15 +367,11 @@ def _tensor_name(tensor: onnx.TensorProto, node: str | None) -> str:
     return as_text(tensor.name) or (f"value of node {node}" if node else "")
 
 
-def _is_in_a_file(tensor: onnx.TensorProto) -> bool:
-    return tensor.data_location == onnx.TensorProto.EXTERNAL
-
-
 def _tied_groups(model: Model, tensors: Sequence[StoredTensor]) -> tuple[TiedTensors, ...]:
     """Return the groups of equal tensors among those that stay in files; only those of equal size are read."""
     import hashlib  # only `--hash` needs it
 
-    by_size = group_pairs((size, (tensor, node)) for tensor, node, size in tensors if _is_in_a_file(tensor))
+    by_size = group_pairs((size, (tensor, node)) for tensor, node, size in tensors if is_in_a_file(tensor))
     groups: dict[tuple[int, bytes], list[str]] = defaultdict(list)
     for size, members in by_size.items():
         for tensor, node in members if len(members) > 1 else []:
@@ -462,7 +431,7 @@ def _find_stored_twice(model: Model, tensors: Sequence[StoredTensor], *, reads_a
     missing, or on a server.
     """
     large = [(tensor, size) for tensor, _, size in tensors if size >= LARGE_MATRIX and len(tensor.dims) == 2]
-    matrices = [(tensor, size) for tensor, size in large if _is_in_a_file(tensor)]
+    matrices = [(tensor, size) for tensor, size in large if is_in_a_file(tensor)]
     groups: dict[tuple[int, int, int], dict[object, onnx.TensorProto]] = {}
     for tensor, size in matrices:
         place = tuple(sorted((entry.key, entry.value) for entry in tensor.external_data))

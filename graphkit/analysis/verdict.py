@@ -16,7 +16,8 @@ from msgspec import Struct
 from graphkit.analysis.architecture import ENCODERS, Architecture
 from graphkit.analysis.findings import Finding, Judged, Kind, in_order, worst_first
 from graphkit.analysis.kv_cache import KVCache
-from graphkit.analysis.model_costs import Costs, Quantity
+from graphkit.analysis.model_costs import Costs
+from graphkit.analysis.node_costs import Quantity
 from graphkit.analysis.shape_ops import ShapeOps
 from graphkit.analysis.summary import Summary
 from graphkit.analysis.typical_sizes import TYPICAL

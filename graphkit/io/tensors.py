@@ -84,6 +84,19 @@ def payload_size(tensor: TensorProto) -> int | None:
     return None if bits is None else (element_count(tensor) * bits + 7) // 8
 
 
+def is_in_a_file(tensor: TensorProto) -> bool:
+    """Whether the bytes of a tensor lie in a file, not in the tensor itself."""
+    return tensor.data_location == TensorProto.EXTERNAL
+
+
+def bytes_place(tensor: TensorProto) -> object:
+    """Return where the bytes of a tensor lie, None for one that has them itself."""
+    if not is_in_a_file(tensor):
+        return None
+    at = external_extent(tensor)
+    return at.location, at.offset, payload_size(tensor), tensor.data_type
+
+
 def check_tensors(held: Iterable[Held], file: Path | None, references: Mapping[int, Reference]) -> list[DataFile]:
     """Check the claims of every tensor, and return the data files that they name, the missing ones too, in order.
 

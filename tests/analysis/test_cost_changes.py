@@ -14,8 +14,7 @@ from graphkit.analysis.cost_changes import (
     cost_change,
     cost_change_blocks,
 )
-from graphkit.analysis.model_costs import Quantity
-from graphkit.analysis.node_costs import node_costs
+from graphkit.analysis.node_costs import Quantity, node_costs
 from graphkit.analysis.typical_sizes import TypicalSizes
 from graphkit.examples import EXAMPLES
 from graphkit.model import Model, load

@@ -15,8 +15,10 @@ import pytest
 from real_models import unpacked
 
 import graphkit
-from graphkit.analysis.model_costs import OUTSIDE, Quantity, group_of
-from graphkit.analysis.summary import stored_bytes, stored_weights, weight_bits
+from graphkit.analysis.cost_changes import stored_bytes
+from graphkit.analysis.model_costs import OUTSIDE, group_of
+from graphkit.analysis.node_costs import Quantity
+from graphkit.analysis.summary import stored_weights, weight_bits
 from graphkit.io.byte_source import external_extent
 from graphkit.io.tensors import element_count, walk_tensors
 from graphkit.model import Model, load
