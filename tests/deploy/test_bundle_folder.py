@@ -97,7 +97,8 @@ def test_an_attention_that_joins_its_cache_is_computed_in_plain_operators(tmp_pa
 def test_one_that_has_no_plain_spelling_here_is_declined_with_a_way_out(tmp_path: Path) -> None:
     start = GROUPED.index("com.microsoft.GroupQueryAttention")
     end = GROUPED.index("logits = MatMul")
-    node = "com.microsoft.MultiHeadAttention <num_heads = 2> (query, key, value, , , , past_0_key, past_0_value) "
+    kernel = "com.microsoft.DecoderMaskedMultiHeadAttention"
+    node = f"{kernel} <num_heads = 2> (query, key, value, , , past_0_key, past_0_value) "
     save_grouped(GROUPED[:start] + node + GROUPED[end:], tmp_path)
     with pytest.raises(UsageError, match=r"reads it before what is new joins it.* - export attention in plain op"):
         bundle_folder(tmp_path / "model.onnx", tmp_path / "bundle", BundleOptions(max_cache=24))

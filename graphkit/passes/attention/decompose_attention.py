@@ -1,8 +1,8 @@
-"""Compute an attention that is one node, Attention or GroupQueryAttention, by plain operators."""
+"""Compute an attention that is one node, such as Attention or GroupQueryAttention, by plain operators."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -22,10 +22,19 @@ from graphkit.shapes import Expr
 
 AXES_ARE_INPUTS_SINCE = 13
 SHORT_MASKS_SINCE = 24  # masks that end before the keys do, which hide the rest
-ATTENTIONS = ("Attention", GROUPED)
+MULTI = "com.microsoft.MultiHeadAttention"
+PLACES: Mapping[str, tuple[int, int, int]] = {  # operator -> the inputs of its mask, and of past keys and values
+    "Attention": (3, 4, 5), GROUPED: (10, 3, 4), MULTI: (5, 6, 7),
+}  # fmt: skip
+HEADS = {
+    "Attention": ("q_num_heads", "kv_num_heads"),
+    GROUPED: ("num_heads", "kv_num_heads"),
+    MULTI: ("num_heads",) * 2,
+}
+ATTENTIONS = tuple(PLACES)
 ROTARY = slice(7, 9)  # inputs of a GroupQueryAttention
-POSITIONS, BIAS = 9, 10
-UNKNOWN = (11, 12, 13)
+POSITIONS = 9
+UNKNOWN = {GROUPED: (11, 12, 13), MULTI: (3, 4, 8, 9)}
 
 
 class HeadSizes(Struct, frozen=True):
@@ -53,8 +62,7 @@ def _head_sizes(editor: Editor, node: Node) -> HeadSizes:
     if len(dims) not in (1, 3) or len(dims) != len(operands) or len(ranks) != 1 or not ranks <= {3, 4}:
         raise MatchFailure("queries, keys and values are not three tensors of rank 3 or of rank 4, or one of rank 3")
     is_flat = ranks == {3}
-    names = ("num_heads" if node.operator == GROUPED else "q_num_heads", "kv_num_heads")
-    told = [node.attr(name, 0) or 0 for name in names]
+    told = [node.attr(name, 0) or 0 for name in HEADS[node.operator]]
     heads, groups, *rest = told if is_flat else [shape[1].constant or 0 for shape in dims]
     last = [shape[-1].constant or 0 for shape in dims]
     if heads < 1 or groups < 1 or heads % groups or min(last) < 1 or (is_packed and not is_flat):
@@ -75,6 +83,10 @@ def _check_parts(node: Node) -> None:
         raise MatchFailure("the call of a function gives its attributes: run inline-functions first")
     if len(node.outputs) > 3 and node.outputs[3] is not None:
         raise MatchFailure("it gives its scores too: export it without a fourth output")
+    if node.operator == MULTI:
+        if any(node.input(index) is not None for index in UNKNOWN[MULTI]):
+            raise MatchFailure("it has a bias, a mask of keys or lengths of its own: export it without them")
+        return
     if node.operator != GROUPED:
         if node.input(6) is not None:
             raise MatchFailure("it has lengths of its own: export it without nonpad_kv_seqlen")
@@ -83,7 +95,7 @@ def _check_parts(node: Node) -> None:
         if any(node.attr(f"{side}_window_size", -1) != -1 for side in ("left", "right")):
             raise MatchFailure("it has a window, which has no plain spelling here")
         return
-    if any(node.input(index) is not None for index in UNKNOWN):
+    if any(node.input(index) is not None for index in UNKNOWN[GROUPED]):
         raise MatchFailure("it has sinks or scales of its own: export GroupQueryAttention without them")
     odd = ("smooth_softmax", "qk_output", "sliding_window_cache", "kv_cache_bit_width")
     if name := next((name for name in odd if node.attr(name, 0)), ""):
@@ -94,15 +106,15 @@ def _check_parts(node: Node) -> None:
 
 @dataclass(frozen=True)
 class DecomposeAttention(Rewrite):
-    """Compute Attention and GroupQueryAttention by MatMul, Softmax, and the masks and rotations between them.
+    """Compute Attention, GroupQueryAttention and MultiHeadAttention by MatMul, Softmax, and the masks between them.
 
     NPU compilers take the parts, and the other passes see caches, masks and positions in them. Sums may be added up in
     another order: the last digits of results may change. A query for which the mask leaves no key gives 0: all that is
     added to its scores is -inf or, as in onnxruntime's kernels for float32 and float16, the least number of the dtype.
 
     Legality: heads and their size are known numbers. A GroupQueryAttention has a past that grows, and lengths that are
-    past and new tokens together. Sinks, windows of opset 25, quantised caches, caches of a window's length, and scores
-    as an output are declined.
+    past and new tokens together. Biases of a MultiHeadAttention, sinks, windows of opset 25, quantised caches, caches
+    of a window's length, and scores as an output are declined.
 
     Attributes:
         unpadded: Whether lengths of a GroupQueryAttention that depend on data are taken to be past and new tokens too.
@@ -153,10 +165,10 @@ class _Parts(Builder):
         scale, self.softcap = node.attr("scale", 0.0) or self.sizes.size**-0.5, node.attr("softcap", 0.0) or 0.0
         if scale < 0:
             raise MatchFailure("its scale is negative")
-        keys, values = (node.input(index) for index in ((3, 4) if is_grouped else (4, 5)))
+        self.mask, keys, values = map(node.input, PLACES[node.operator])
         self.cache = (keys, values) if keys is not None and values is not None else None
-        self.mask = node.input(BIAS if is_grouped else 3)
-        self.is_causal, self.scale = is_grouped or node.attr("is_causal", 0) == 1, scale
+        is_causal = node.attr("unidirectional" if node.operator == MULTI else "is_causal", 0) == 1
+        self.is_causal, self.scale = is_grouped or is_causal, scale
         self.window = max(node.attr("local_window_size", -1) or 0, 0) if is_grouped else 0
         self.tables = node.inputs[ROTARY] if is_grouped and node.attr("do_rotary", 0) else ()
         self.is_interleaved = is_grouped and bool(node.attr("rotary_interleaved", 0))  # neighbours turn, not halves
@@ -174,7 +186,8 @@ class _Parts(Builder):
             if not shape.dims or len(shape.dims) > 4 or shape.dtype not in (self.dtype, TensorProto.BOOL):
                 text = "its mask is not known to be of booleans, or of the dtype of its scores, and of rank 1 to 4"
                 raise MatchFailure(text)
-            self.may_hide_all = self.is_boolean or not bounds.of(self.mask).low > self.lowest
+            may_hide_all = self.is_boolean or not bounds.of(self.mask).low > self.lowest
+            self.may_hide_all = node.operator != MULTI and may_hide_all  # which computes a plain softmax
 
     def _count_keys(self) -> Expr | None:
         dims = self.editor.shapes.dims
@@ -275,7 +288,7 @@ class _Parts(Builder):
     def _whole(self, mask: Value) -> NodeInput:
         """Return a mask that is as long as the keys, of which it hides those that it does not reach."""
         dims = self.editor.shapes[mask].dims or ()
-        is_whole = self.node.operator == GROUPED or self.node.scope.opset() < SHORT_MASKS_SINCE
+        is_whole = self.node.operator != "Attention" or self.node.scope.opset() < SHORT_MASKS_SINCE
         if is_whole or dims[-1] == self._count_keys():
             return mask
         length = self.add("Shape", mask, role="mask_length", start=len(dims) - 1)

@@ -13,10 +13,12 @@ from graphkit.passes.attention.decompose_attention import DecomposeAttention
 from graphkit.workflows.rewrite_file import rewrite_file
 
 PASS = DecomposeAttention()
-SIZES = {"N": 2, "S": 3, "past": 2, "total": 5}
+SIZES = {"N": 2, "S": 3, "T": 5, "past": 2, "total": 5}
 HEADS = "float[N, 2, S, 4] q, float[N, 2, S, 4] k, float[N, 2, S, 6] v"
 FLAT = "float[N, S, 16] q, float[N, S, 8] k, float[N, S, 8] v"
 PAST = "float[N, 2, past, 4] pk, float[N, 2, past, 4] pv"
+FLAT4 = "float[N, S, 16] q, float[N, T, 16] k, float[N, T, 16] v"
+MULTI = "com.microsoft.MultiHeadAttention"
 MASKS = 'bool[N, 1, S, "past + S"] m'
 GROUPED = "float[N, S, 64] q, float[N, S, 32] k, float[N, S, 32] v, float[N, 2, past, 16] pk, float[N, 2, past, 16] pv"
 WIDE = "float[N, S, 128] q, float[N, S, 64] k, float[N, S, 64] v, float[N, 2, past, 32] pk, float[N, 2, past, 32] pv"
@@ -72,6 +74,17 @@ PLAIN = {
     "grouped, rotary, of neighbours": grouped(", do_rotary = 1, rotary_interleaved = 1", ", c, z"),
     "grouped, rotary, of some neighbours": grouped(", do_rotary = 1, rotary_interleaved = 1", ", c, z", WIDE),
     "grouped, rotary, of some": grouped(", do_rotary = 1", ", c, z", WIDE),
+    "several heads": attention(FLAT4, f"y = {MULTI} <num_heads = 2> (q, k, v)"),
+    "several heads, with a bias": attention(
+        f"{FLAT4}, float[1, 2, S, T] m", f"y = {MULTI} <num_heads = 2, scale = 0.3> (q, k, v, , , m)"
+    ),
+    "several heads, causal": attention(
+        FLAT4.replace("T", "S"), f"y = {MULTI} <num_heads = 2, unidirectional = 1> (q, k, v)"
+    ),
+    "several heads, causal, with a cache": attention(
+        f"{FLAT4.replace('T', 'S')}, {PAST.replace('4', '8')}",
+        f"y, ck, cv = {MULTI} <num_heads = 2, unidirectional = 1> (q, k, v, , , , pk, pv)",
+    ),
     "grouped, packed": grouped(", do_rotary = 1", ", c, z", PACKED, ", "),
 }
 
@@ -80,7 +93,7 @@ PLAIN = {
 def test_plain_operators_give_the_same(model: Model) -> None:
     sizes = {**SIZES, "N": 1} if "GroupQueryAttention" in operators(model) else SIZES
     outcome = check_close(PASS, model, sizes, 1e-5)
-    assert not {"Attention", "GroupQueryAttention"} & set(operators(outcome.model))
+    assert not {"Attention", "GroupQueryAttention", "MultiHeadAttention"} & set(operators(outcome.model))
     assert outcome.changes == ("1 attention computed by plain operators",)
 
 
@@ -112,12 +125,24 @@ def test_positions_that_are_given_count_as_in_onnxruntime(model: Model, rows: in
         np.testing.assert_allclose(after, before, rtol=0, atol=1e-5 * np.abs(before).max(initial=0.0))
 
 
+@pytest.mark.parametrize("bias", [-np.inf, np.finfo(np.float32).min])
+def test_rows_without_keys_of_several_heads_are_those_of_a_softmax(bias: float) -> None:
+    model = PLAIN["several heads, with a bias"]
+    feeds = feeds_of(model, SIZES)
+    feeds["m"] = np.full((1, 2, 3, 5), bias, np.float32)
+    (before,), (after,) = run(model, feeds), run(PASS.run(model).model, feeds)
+    np.testing.assert_allclose(after, before, rtol=0, atol=1e-5)  # NaN where all is -inf
+
+
 def test_a_bias_of_a_grouped_attention_is_as_long_as_the_keys() -> None:
     model = PLAIN["grouped, with a bias, where masks may be short"]
     assert "Pad" not in operators(PASS.run(model).model)
 
 
 KEPT = {
+    "it has a bias, a mask of keys or lengths of its own: export it without them": attention(
+        f"{FLAT4}, float[48] b", f"y = {MULTI} <num_heads = 2> (q, k, v, b)"
+    ),
     "it gives its scores too: export it without a fourth output": random_model(
         f"g ({HEADS}) => (y, s) {{ y, , , s = Attention (q, k, v) }}", 23
     ),
