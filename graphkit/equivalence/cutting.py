@@ -44,7 +44,7 @@ def cut_strides(app: Application) -> Result:
         if first is None or step < 1:
             return "it goes back, or where it starts depends on sizes"
         if step > 1:
-            term = move.stride_axis(term, axis, (first, length, step))
+            term = move.cut_axis(term, axis, "Strided", (first, length, step))
         elif is_within(first, length, dim):
             term = move.slice(term, axis, first, length)
         else:

@@ -21,17 +21,8 @@ from graphkit.equivalence.application import Application, Reading, Run, version_
 from graphkit.equivalence.axioms import BY_SIZES, copies_zeros
 from graphkit.equivalence.reader import broadcast_dims
 from graphkit.equivalence.terms import Term
+from graphkit.graph import operator_traits
 from graphkit.graph.declared_types import declared_dims
-from graphkit.graph.operator_traits import (
-    DIVIDING,
-    RECURRENT,
-    REDUCTIONS,
-    UNARY,
-    broadcasts_inputs,
-    operator_set,
-    schema_of,
-    value_inputs,
-)
 from graphkit.graph.view import Node, Scope, follow_chain
 from graphkit.ops.rule_context import UnknownError
 from graphkit.ops.tensor import dims_product, is_known
@@ -42,7 +33,9 @@ from graphkit.symbolic.algebra import is_nonzero
 
 MAX_MADE = 1 << 30  # elements for which there is memory
 APPROXIMATIONS = (b"none", b"tanh")
-OF_INTEGERS = operator_set("Abs Neg Sign Not BitwiseNot")  # onnxruntime has no kernels of others for integers
+OF_INTEGERS = operator_traits.operator_set(
+    "Abs Neg Sign Not BitwiseNot"
+)  # onnxruntime has no kernels of others for integers
 
 
 def cannot_fail(app: Application) -> bool:
@@ -53,13 +46,13 @@ def cannot_fail(app: Application) -> bool:
             return False  # onnxruntime counts dims beside one of 0, too
         if op in ALWAYS:
             return True
-        if op in UNARY and op not in ("Cast", "CastLike", "Clip", "RegexFullMatch", "BitCast"):
+        if op in operator_traits.UNARY and op not in ("Cast", "CastLike", "Clip", "RegexFullMatch", "BitCast"):
             texts = (attribute.s for attribute in app.node.attributes.values() if attribute.s)
             is_known = all(text in APPROXIMATIONS for text in texts)
             return is_known and len(app.args) == 1 and (op in OF_INTEGERS or _is_float(app))
-        if broadcasts_inputs(app.node):
+        if operator_traits.broadcasts_inputs(app.node):
             return _always_broadcasts(app)
-        lists = value_inputs(app.node) if op != "Range" else ()  # which takes numbers
+        lists = operator_traits.value_inputs(app.node) if op != "Range" else ()  # which takes numbers
         if op not in RULES or any(len(app.operand(at).shape) != 1 for at in lists):
             return False  # what has to be a list is none
         return RULES[op](app)
@@ -69,7 +62,7 @@ def cannot_fail(app: Application) -> bool:
 
 def _types_fit(app: Application) -> bool:
     """Whether the dtypes of a sound node are such as its operator takes, and equal where they have to be."""
-    if (schema := schema_of(app.node)) is None:
+    if (schema := operator_traits.schema_of(app.node)) is None:
         return False
     given = app.args[: len(app.node.inputs)]  # attributes that are inputs in later versions stand behind them
     bound: dict[str, int] = {}
@@ -284,7 +277,7 @@ MAX_NAMED = 4
 # Operators that fail by their core alone: by indices, whatever their shape, by the axes that are padded, or by sizes.
 BY_CORE = {"Expand": BY_SIZES, "Gather": "Gather of rows", "Pad": "Pad"}
 # Operators that fail by dtypes and dims alone, never by elements.
-BY_DIMS = RECURRENT | operator_set(
+BY_DIMS = operator_traits.RECURRENT | operator_traits.operator_set(
     """
     MatMul MatMulInteger Gemm Conv Softmax LogSoftmax LayerNormalization RMSNormalization InstanceNormalization
     GroupNormalization BatchNormalization GlobalAveragePool MaxPool AveragePool Concat Transpose Trilu
@@ -295,7 +288,7 @@ BY_DIMS = RECURRENT | operator_set(
 BIASED = ("Conv", "ConvTranspose")
 LENGTHS = 4  # the input of a recurrent node whose elements it checks all the same
 # Operators that fail by the dtype and dims of their first input, and by the elements of the others.
-BY_FIRST_DIMS = operator_set(
+BY_FIRST_DIMS = operator_traits.operator_set(
     """
     Reshape Expand Slice Split Squeeze Unsqueeze Flatten Gather GatherElements GatherND Pad Tile Resize TopK
     CumSum
@@ -329,7 +322,9 @@ def _failure_keys(run: Run, *, is_original: bool) -> Iterator[object]:
         yield run.core
     if (kind := _failure_kind(app)) is not None:
         yield kind
-    for kept in ((), (5,), (6,)) if is_original and op in RECURRENT else ():  # without some of its initial states
+    for kept in (
+        ((), (5,), (6,)) if is_original and op in operator_traits.RECURRENT else ()
+    ):  # without some of its initial states
         args = tuple(term if at < 5 or at in kept else None for at, term in enumerate(app.args))
         yield _failure_kind(replace(app, args=args))
     with suppress(UnknownError):
@@ -367,18 +362,18 @@ def _says_its_dims(app: Application) -> bool:
 def _failure_kind(app: Application) -> object:
     """Return all that the failures of a node depend on, None where elements of its inputs matter."""
     op = app.node.operator
-    is_by_dims = op in BY_DIMS or op in UNARY or broadcasts_inputs(app.node)
-    if not is_by_dims and op not in BY_FIRST_DIMS and op not in REDUCTIONS:
+    is_by_dims = op in BY_DIMS or op in operator_traits.UNARY or operator_traits.broadcasts_inputs(app.node)
+    if not is_by_dims and op not in BY_FIRST_DIMS and op not in operator_traits.REDUCTIONS:
         return None
-    if op in DIVIDING and app.dtype not in FLOATS:
+    if op in operator_traits.DIVIDING and app.dtype not in FLOATS:
         return None
     if op == "Split" and app.arg(1) is None:  # which fails by its version: see `_is_even`
         return None
-    if broadcasts_inputs(app.node) and op != "Mod":  # which fails by its attribute, too
+    if operator_traits.broadcasts_inputs(app.node) and op != "Mod":  # which fails by its attribute, too
         return broadcast_dims(app.args)
     args: list[object] = []
     for index, term in enumerate(app.args[:2] if op in BIASED and is_biased(app) else app.args):
-        if term is None or (index and not is_by_dims) or (op in RECURRENT and index == LENGTHS):
+        if term is None or (index and not is_by_dims) or (op in operator_traits.RECURRENT and index == LENGTHS):
             args.append(term)
         elif term.dims is None or term.dtype in (0, TensorProto.STRING):
             return None

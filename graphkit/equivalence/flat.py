@@ -16,15 +16,8 @@ from msgspec.structs import replace
 from onnx import TensorProto, numpy_helper
 
 from graphkit.dtypes import BITS, FLOATS, HALVES
+from graphkit.equivalence import movement
 from graphkit.equivalence.application import Application, Result
-from graphkit.equivalence.movement import (
-    expands_to,
-    find_refinement,
-    group_axes,
-    leading_ones,
-    merge_grouped_dims,
-    split_dims,
-)
 from graphkit.equivalence.spelling import OF_KERNEL
 from graphkit.equivalence.terms import MAX_ARRAY, Term, without_reshape
 from graphkit.errors import ModelError
@@ -147,14 +140,14 @@ def _by_element(app: Application, is_placed: bool) -> Result:
     if (natural := _broadcast_dims([term.shape for term in terms], app.shape)) is None:
         return "which dims broadcast depends on sizes"
     is_whole = _strip_ones(natural) == _strip_ones(app.shape)
-    if not is_whole and not expands_to(natural, app.shape):
+    if not is_whole and not movement.expands_to(natural, app.shape):
         return f"its dims are {shape_text(app.shape)}, and those of its inputs make {shape_text(natural)}"
-    groups = group_axes([term.shape for term in terms], natural)
-    flats = [move.reshape(term, merge_grouped_dims(term.shape, natural, groups)) for term in terms]
+    groups = movement.group_axes([term.shape for term in terms], natural)
+    flats = [move.reshape(term, movement.merge_grouped_dims(term.shape, natural, groups)) for term in terms]
     parts = [move.without_leading_ones(term) for term in flats]
     if op in SWAPPING:
         parts.sort(key=lambda term: term.number)
-    args, merged = [*parts, *app.args[count:]], merge_grouped_dims(natural, natural, groups)
+    args, merged = [*parts, *app.args[count:]], movement.merge_grouped_dims(natural, natural, groups)
     run = run_constants(replace(app, args=args, dims=merged))
     made = run if isinstance(run, Term) else app.make_term(op, args, merged)
     return move.reshape(made, app.shape) if is_whole else move.expand(move.reshape(made, natural), app.shape)
@@ -213,10 +206,10 @@ def _repeated_axes(app: Application, term: Term) -> list[list[Expr]] | None:
         or inner is None
         or inner.op != "Expand"
         or inner.dims is None
-        or find_refinement(inner.dims, term.shape)
+        or movement.find_refinement(inner.dims, term.shape)
     ):
         return None
-    return split_dims(term.shape, inner.dims)
+    return movement.split_dims(term.shape, inner.dims)
 
 
 def _split_axes(app: Application, term: Term, runs: Sequence[Sequence[Expr]]) -> Term | None:
@@ -230,7 +223,7 @@ def _split_axes(app: Application, term: Term, runs: Sequence[Sequence[Expr]]) ->
 
 
 def _strip_ones(dims: Dims) -> Dims:
-    return dims[leading_ones(dims) :]
+    return dims[movement.leading_ones(dims) :]
 
 
 def _broadcast_dims(shapes: Sequence[Dims], whole: Dims) -> Dims | None:
@@ -264,12 +257,14 @@ def multiply_matrices(app: Application) -> Result:
         total = dims_product(left.shape[:-1])
         flats = [move.reshape(left, (total, inner)), move.reshape(right, (inner, columns)), *app.args[2:]]
         return move.reshape(app.make_term(app.node.operator, flats, (total, columns)), app.shape)
-    groups = group_axes(batches, natural)
-    merged = [merge_grouped_dims(batch, natural, groups) for batch in batches]
+    groups = movement.group_axes(batches, natural)
+    merged = [movement.merge_grouped_dims(batch, natural, groups) for batch in batches]
     flats = [move.reshape(left, (*merged[0], rows, inner)), move.reshape(right, (*merged[1], inner, columns))]
     is_each = is_lifted and not any(lower(dim) > 1 for dim in batches[1])  # nor where the right batches are all 1
     op = f"{app.node.operator} of each batch" if is_each else app.node.operator
-    made = app.make_term(op, [*flats, *app.args[2:]], (*merge_grouped_dims(natural, natural, groups), rows, columns))
+    made = app.make_term(
+        op, [*flats, *app.args[2:]], (*movement.merge_grouped_dims(natural, natural, groups), rows, columns)
+    )
     return move.reshape(made, app.shape)
 
 

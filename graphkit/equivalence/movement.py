@@ -157,13 +157,10 @@ class Movement:
             return self.reshape(later, dims)
         if term.is_constant and (made := self.constants.slice_constant(term, axis, start, length)) is not None:
             return made
-        return self._cut_axis(term, axis, "Slice", (start, length))
+        return self.cut_axis(term, axis, "Slice", (start, length))
 
-    def stride_axis(self, term: Term, axis: int, taken: tuple[Expr, Expr, int]) -> Term:
-        """Return every so many elements along an axis, given the first, how many there are, and the step."""
-        return self._cut_axis(term, axis, "Strided", taken)
-
-    def _cut_axis(self, term: Term, axis: int, op: str, taken: tuple[Expr, Expr] | tuple[Expr, Expr, int]) -> Term:
+    def cut_axis(self, term: Term, axis: int, op: str, taken: tuple[Expr, Expr] | tuple[Expr, Expr, int]) -> Term:
+        """Return elements along an axis: the first, how many there are, and of every so many elements the step."""
         before, behind = dims_product(term.shape[:axis]), dims_product(term.shape[axis + 1 :])
         source = self.reshape(term, (before, term.shape[axis], behind))
         made = self.terms.make(op, taken, (source,), term.dtype, (before, taken[1], behind))

@@ -530,8 +530,12 @@ class _Builder:
                 inputs.append(value)
                 if value is not None:
                     value.consumers.append((node, position))
-            if node.attributes:
-                self.fill_bodies(node)
+            bodies: dict[str, Scope] = {}
+            for name, graph in body_graphs(proto) if node.attributes else ():
+                bodies[name] = Scope(f"{node.path}/{name}", scope, node, scope.opsets)
+                self.fill_graph(bodies[name], graph)
+            if bodies:
+                node.bodies = bodies
             outputs = [self.produce(node, i, name) if name else None for i, name in enumerate(proto.output)]
             node.connect(tuple(inputs), tuple(outputs))
         scope.nodes = tuple(nodes)
@@ -547,14 +551,6 @@ class _Builder:
         if value.producer is None and value.kind in ("node", "undefined"):
             value.kind, value.producer, value.output_index = "node", node, position
         return value
-
-    def fill_bodies(self, node: Node) -> None:
-        bodies: dict[str, Scope] = {}
-        for name, graph in body_graphs(node.proto):
-            body = bodies[name] = Scope(f"{node.path}/{name}", node.scope, node, node.scope.opsets)
-            self.fill_graph(body, graph)
-        if bodies:
-            node.bodies = bodies
 
 
 ItemT = TypeVar("ItemT", bound=Hashable)

@@ -12,16 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
-from graphkit.graph.operator_traits import (
-    NORMALIZATIONS,
-    ONE_AXIS_SINCE,
-    REDUCTIONS,
-    SOFTMAXES,
-    UNARY,
-    has_attributes_only,
-    is_elementwise,
-    joined_parts,
-)
+from graphkit.graph import operator_traits
 from graphkit.graph.view import Node
 from graphkit.ops.rule_context import NodeFacts, UnknownError
 from graphkit.ops.tensor import Dims
@@ -52,7 +43,7 @@ Rule = Callable[[NodeFacts], Layout]
 def find_layout(facts: NodeFacts) -> Layout:
     """Return how the tensors of a node lie over its axes; UnknownError with the reason where no rule knows."""
     node = facts.node
-    rule = _of_elementwise if is_elementwise(node) else RULES.get(node.operator)
+    rule = _of_elementwise if operator_traits.is_elementwise(node) else RULES.get(node.operator)
     if rule is None:
         raise UnknownError(f"no rule says how {node.operator} works with fewer axes")
     return rule(facts)
@@ -91,7 +82,11 @@ def _read_axis(node: Node, default: int) -> int:
 
 def _of_elementwise(facts: NodeFacts) -> Layout:
     node, out = facts.node, facts.output()
-    read = [0] if node.operator in UNARY else [index for index, value in enumerate(node.inputs) if value is not None]
+    read = (
+        [0]
+        if node.operator in operator_traits.UNARY
+        else [index for index, value in enumerate(node.inputs) if value is not None]
+    )
     return Layout({index: _pad_dims(facts.dims(index), len(out)) for index in read}, [out], [FREE] * len(out))
 
 
@@ -105,7 +100,7 @@ def _along_axis(default: int) -> Rule:
         node = facts.node
         axis = _read_axis(node, default)
         outputs = [facts.output(index) for index in range(len(node.outputs))]
-        data = range(len(joined_parts(node) or node.inputs[:1]))
+        data = range(len(operator_traits.joined_parts(node) or node.inputs[:1]))
         inputs = {index: facts.dims(index) for index in data}
         return Layout(inputs, outputs, _mark_axes(len(outputs[0]), [axis]), axis)
 
@@ -114,7 +109,7 @@ def _along_axis(default: int) -> Rule:
 
 def _of_softmax(facts: NodeFacts) -> Layout:
     """Before opset 13 all axes from one on are taken together."""
-    dims, is_flat = facts.dims(0), facts.node.scope.opset() < ONE_AXIS_SINCE
+    dims, is_flat = facts.dims(0), facts.node.scope.opset() < operator_traits.ONE_AXIS_SINCE
     axis = _read_axis(facts.node, 1 if is_flat else -1)
     own = range(axis % len(dims), len(dims)) if is_flat and -len(dims) <= axis < len(dims) else [axis]
     return Layout({0: dims}, [dims], _mark_axes(len(dims), own), axis)
@@ -152,7 +147,7 @@ def _at_named_axes(facts: NodeFacts) -> Layout:
 
 def _of_slice(facts: NodeFacts) -> Layout:
     dims, out = facts.dims(0), facts.output()
-    if facts.node.input(3) is None and not has_attributes_only(facts.node):
+    if facts.node.input(3) is None and not operator_traits.has_attributes_only(facts.node):
         places = range(len(facts.numbers(1)))
         return Layout({0: dims}, [out], _mark_axes(len(dims), places), None, places, 3)
     axes, axes_input = _named_axes(facts, 3)
@@ -197,7 +192,7 @@ def _of_quantized(facts: NodeFacts) -> Layout:
 
 def _of_pad(facts: NodeFacts) -> Layout:
     dims, out, node = facts.dims(0), facts.output(), facts.node
-    if has_attributes_only(node):
+    if operator_traits.has_attributes_only(node):
         raise UnknownError("its opset has no pads as an input")
     pads, has_axes = facts.numbers(1), node.input(3) is not None
     named = facts.numbers(3) if has_axes else list(range(len(dims)))
@@ -237,11 +232,11 @@ def _of_tile(facts: NodeFacts) -> Layout:
 
 FACTORS: Mapping[str, tuple[int, int]] = {"MatMul": (0, 1), "MatMulInteger": (0, 1), "QLinearMatMul": (0, 3)}
 RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(sorted(REDUCTIONS), _of_reduction),
-    **dict.fromkeys(SOFTMAXES, _of_softmax),
+    **dict.fromkeys(sorted(operator_traits.REDUCTIONS), _of_reduction),
+    **dict.fromkeys(operator_traits.SOFTMAXES, _of_softmax),
     **dict.fromkeys(("ArgMax", "ArgMin"), _of_argument),
     **dict.fromkeys(("Concat", "Split"), _along_axis(0)),
-    **dict.fromkeys(NORMALIZATIONS, _of_normalization),
+    **dict.fromkeys(operator_traits.NORMALIZATIONS, _of_normalization),
     **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), _of_quantized),
     **dict.fromkeys(("CumSum", "Squeeze", "Unsqueeze"), _at_named_axes),
     "DynamicQuantizeLinear": _of_each_element,

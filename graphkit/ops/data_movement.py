@@ -389,12 +389,10 @@ RULES: Mapping[str, Rule] = {
     "Concat": infer_concat,
     "com.microsoft.QLinearConcat": infer_qlinear_concat,
     "Split": infer_split,
-    "DepthToSpace": depth_to_space,
-    "SpaceToDepth": depth_to_space,
+    **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), depth_to_space),
     "Expand": infer_expand,
     "Tile": infer_tile,
-    "Pad": infer_pad,
-    "com.microsoft.Pad": infer_pad,
+    **dict.fromkeys(("Pad", "com.microsoft.Pad"), infer_pad),
 }
 
 

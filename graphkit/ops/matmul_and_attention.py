@@ -12,12 +12,14 @@ from collections.abc import Mapping
 import numpy as np
 from onnx import TensorProto
 
+from graphkit.graph.operator_traits import operator_set
 from graphkit.ops.preconditions import Bools, Condition, Ints, Related, has_rest
 from graphkit.ops.rule_context import InferenceContext, Rule, UnknownError
 from graphkit.ops.tensor import Dims, Tensor
 from graphkit.symbolic.algebra import Relation, maximum
 from graphkit.symbolic.expr import Expr, const
 
+MS = "com.microsoft"
 TABLE = "more positions than the table has"
 INNER = "the inner dims of a product"
 
@@ -333,31 +335,23 @@ RULES: Mapping[str, Rule] = {
     "QLinearMatMul": _product_rule(like=7, right=3),  # a, a_scale, a_zero, b, ..., y_scale, y_zero
     "Gemm": lambda ctx: ctx.like(_gemm_dims(ctx, 0, 1)),
     "Einsum": infer_einsum,
-    "RNN": infer_recurrent,
-    "GRU": infer_recurrent,
-    "LSTM": infer_recurrent,
+    **dict.fromkeys(("RNN", "GRU", "LSTM", "com.microsoft.DynamicQuantizeLSTM"), infer_recurrent),
     "com.microsoft.MatMulIntegerToFloat": _product_rule(like=2),  # A, B, a_scale, b_scale, ...
     "com.microsoft.DynamicQuantizeMatMul": _product_rule(TensorProto.FLOAT),  # a float factor and an 8-bit one
     "com.microsoft.MatMulInteger16": matmul_integer,
-    "com.microsoft.FusedMatMul": fused_matmul,
-    "com.microsoft.TransposeMatMul": fused_matmul,
-    "com.microsoft.MatMulNBits": matmul_blocks,
-    "com.microsoft.MatMulBnb4": matmul_blocks,
+    **dict.fromkeys(operator_set("FusedMatMul FusedMatMulActivation TransposeMatMul", MS), fused_matmul),
+    **dict.fromkeys(operator_set("MatMulNBits MatMulBnb4", MS), matmul_blocks),
     # (A, B, B_shape): the weight is packed, and the elements of the third input are its dims
     "com.microsoft.MatMulFpQ4": lambda ctx: ctx.like(matmul_dims(ctx, ctx.dims(), tuple(ctx.exprs(2)))),
     # (A, skip, ...): one projection or three, then the sum of input and residual
     "com.microsoft.MatMulNBitsMlp": _projections("N"),
     "com.microsoft.MatMulNBitsQkv": _projections("Nq", "Nkv", "Nkv"),
-    "com.microsoft.FusedMatMulActivation": fused_matmul,
     "com.microsoft.GemmFastGelu": matmul,
     "com.microsoft.FusedGemm": lambda ctx: ctx.like(_gemm_dims(ctx, 0, 1)),
     "com.microsoft.QGemm": infer_qgemm,
-    "com.microsoft.DynamicQuantizeLSTM": infer_recurrent,
     "com.microsoft.CDist": infer_distances,
     "Attention": infer_attention,
-    "com.microsoft.Attention": infer_packed_attention,
-    "com.microsoft.DecoderMaskedSelfAttention": infer_packed_attention,
-    "com.microsoft.QAttention": infer_packed_attention,
+    **dict.fromkeys(operator_set("Attention DecoderMaskedSelfAttention QAttention", MS), infer_packed_attention),
     "com.microsoft.MultiHeadAttention": multi_head,
     "com.microsoft.DecoderMaskedMultiHeadAttention": infer_decoder_attention,
     "com.microsoft.GroupQueryAttention": infer_grouped_attention,
@@ -372,8 +366,6 @@ RULES: Mapping[str, Rule] = {
     "com.microsoft.GatedRelativePositionBias": lambda ctx: ctx.like(
         (ctx.dims()[0], ctx.attr("num_heads", 1), ctx.dims()[1], ctx.dims()[1])
     ),
-    "com.microsoft.BeamSearch": infer_beam_search,
-    "com.microsoft.GreedySearch": infer_search,
-    "com.microsoft.Sampling": infer_search,
-    "com.microsoft.WhisperBeamSearch": infer_beam_search,
+    **dict.fromkeys(operator_set("BeamSearch WhisperBeamSearch", MS), infer_beam_search),
+    **dict.fromkeys(operator_set("GreedySearch Sampling", MS), infer_search),
 }

@@ -13,16 +13,7 @@ import numpy as np
 from onnx import TensorProto
 
 from graphkit.errors import GraphkitError, ModelError, UsageError
-from graphkit.graph.operator_traits import (
-    GATES,
-    NORMALIZATIONS,
-    ONE_AXIS_SINCE,
-    SKIP_NORMALIZATIONS,
-    SOFTMAXES,
-    join_tables,
-    operator_set,
-    schema_of,
-)
+from graphkit.graph import operator_traits
 from graphkit.ops import (
     control_and_sequences,
     data_movement,
@@ -38,7 +29,7 @@ from graphkit.ops.tensor import Dims, Tensor
 from graphkit.symbolic.algebra import upper
 from graphkit.symbolic.expr import TooComplexError, const
 
-RULES: dict[str, Rule] = join_tables(
+RULES: dict[str, Rule] = operator_traits.join_tables(
     control_and_sequences.RULES,
     data_movement.RULES,
     elementwise_and_reduction.RULES,
@@ -150,7 +141,7 @@ def require_parameter_dims(ctx: InferenceContext) -> None:
         given = ctx.inputs[index].dims if ctx.has(index) else None  # type: ignore[union-attr]
         if given is None:
             continue
-        excess, schema = len(given) - len(needed), schema_of(ctx.node)
+        excess, schema = len(given) - len(needed), operator_traits.schema_of(ctx.node)
         name = schema.inputs[index].name if schema is not None else f"input {index}"
         if excess > 0 and may_broadcast:
             needed = (const(1),) * excess + needed
@@ -218,7 +209,7 @@ def _of_limits(_: InferenceContext) -> Iterator[Need]:
 
 def _of_recurrence(ctx: InferenceContext) -> Iterator[Need]:
     batch, directions, hidden = recurrent_sizes(ctx)
-    gates = GATES[ctx.node.op_type] * hidden
+    gates = operator_traits.GATES[ctx.node.op_type] * hidden
     state = (batch, directions, hidden) if ctx.attr("layout", 0) else (directions, batch, hidden)
     weights = (directions, gates, ctx.dims()[2]), (directions, gates, hidden), (directions, 2 * gates)
     for index, needed in enumerate((*weights, (batch,), state, state, (directions, 3 * hidden)), 1):
@@ -241,7 +232,7 @@ def _of_scattering(ctx: InferenceContext) -> Iterator[Need]:
 
 
 def _of_one_axis(ctx: InferenceContext) -> Iterable[Need]:
-    is_flat = ctx.node.operator in SOFTMAXES and ctx.opset < ONE_AXIS_SINCE
+    is_flat = ctx.node.operator in operator_traits.SOFTMAXES and ctx.opset < operator_traits.ONE_AXIS_SINCE
     ctx.axis(ctx.attr("axis", 1 if is_flat else -1), len(ctx.dims()))
     return ()
 
@@ -261,20 +252,20 @@ def _of_matrices(ctx: InferenceContext) -> Iterable[Need]:
 
 
 NEEDS: Mapping[str, NeedsOf] = {
-    **dict.fromkeys(operator_set("BatchNormalization InstanceNormalization"), _of_channels),
+    **dict.fromkeys(operator_traits.operator_set("BatchNormalization InstanceNormalization"), _of_channels),
     "GroupNormalization": _of_groups,
     "Conv": _of_convolution(2, 1),
     "QLinearConv": _of_convolution(8, 3),
     "ConvTranspose": _of_transposed_convolution,
-    **dict.fromkeys(NORMALIZATIONS, _of_normalization),
-    **dict.fromkeys(SKIP_NORMALIZATIONS, _of_skip_normalization),
+    **dict.fromkeys(operator_traits.NORMALIZATIONS, _of_normalization),
+    **dict.fromkeys(operator_traits.SKIP_NORMALIZATIONS, _of_skip_normalization),
     "Gemm": _of_product,
-    **dict.fromkeys(operator_set("QuantizeLinear DequantizeLinear"), _of_quantization),
+    **dict.fromkeys(operator_traits.operator_set("QuantizeLinear DequantizeLinear"), _of_quantization),
     "Clip": _of_limits,
-    **dict.fromkeys(GATES, _of_recurrence),
+    **dict.fromkeys(operator_traits.GATES, _of_recurrence),
     "ReverseSequence": _of_sequences,
-    **dict.fromkeys(operator_set("GatherElements ScatterElements"), _of_scattering),
-    **dict.fromkeys(operator_set("LpNormalization") | SOFTMAXES, _of_one_axis),
-    **dict.fromkeys(operator_set("CumSum CumProd"), _of_axis_input),
-    **dict.fromkeys(operator_set("EyeLike Trilu"), _of_matrices),
+    **dict.fromkeys(operator_traits.operator_set("GatherElements ScatterElements"), _of_scattering),
+    **dict.fromkeys(operator_traits.operator_set("LpNormalization") | operator_traits.SOFTMAXES, _of_one_axis),
+    **dict.fromkeys(operator_traits.operator_set("CumSum CumProd"), _of_axis_input),
+    **dict.fromkeys(operator_traits.operator_set("EyeLike Trilu"), _of_matrices),
 }

@@ -9,12 +9,14 @@ from fractions import Fraction
 import numpy as np
 from onnx import TensorProto
 
+from graphkit.graph.operator_traits import operator_set
 from graphkit.ops.preconditions import FAILS, FINE, WRONG, Ints, Related, Violation
 from graphkit.ops.rule_context import InferenceContext, Rule, UnknownError
 from graphkit.ops.tensor import EXACT, Dims, Element, Tensor, as_size, dims_product, element_number
 from graphkit.symbolic.algebra import Relation, ceil_div, floor_div, lower, maximum, minimum
 from graphkit.symbolic.expr import Expr, const
 
+MS = "com.microsoft"
 ASPECT = "the sizes follow an aspect ratio"
 IN_FLOAT32 = "onnxruntime counts windows in float32"
 WINDOW = "the window does not fit"
@@ -244,8 +246,9 @@ def col_to_image(ctx: InferenceContext) -> Tensor:
     return ctx.like((dims[0], channels, *ctx.exprs(1)))
 
 
-_GRID_SAMPLE: Rule = lambda ctx: ctx.like((*ctx.dims()[:2], *ctx.dims(1)[1:-1]))  # noqa: E731 - of two domains
-QLINEAR_CONV = _conv_rule(3, like=7)  # x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, ...
+def sample_grid(ctx: InferenceContext) -> Tensor:
+    """Infer GridSample(input, grid), of two domains."""
+    return ctx.like((*ctx.dims()[:2], *ctx.dims(1)[1:-1]))
 
 
 def infer_stft(ctx: InferenceContext) -> Tensor:
@@ -284,38 +287,24 @@ def infer_unfold(ctx: InferenceContext) -> Tensor:
     return ctx.like((*dims, const(size)))
 
 
+QLINEAR_CONV = _conv_rule(3, like=7)  # x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, ...
 RULES: Mapping[str, Rule] = {
     "Conv": _conv_rule(),
+    **dict.fromkeys(operator_set("FusedConv NhwcConv NhwcFusedConv nchwc.Conv", MS), _conv_rule()),
     "ConvInteger": _conv_rule(dtype=TensorProto.INT32),
-    "QLinearConv": QLINEAR_CONV,
+    **dict.fromkeys(operator_set("QLinearConv") | operator_set("QLinearConv", MS), QLINEAR_CONV),
     "ConvTranspose": conv_transpose,
-    "MaxPool": infer_pool,
-    "AveragePool": infer_pool,
-    "LpPool": infer_pool,
-    "GlobalAveragePool": global_pool,
-    "GlobalMaxPool": global_pool,
-    "GlobalLpPool": global_pool,
-    "Resize": infer_resize,
-    "Upsample": infer_resize,
-    "RoiAlign": roi_align,
-    "MaxRoiPool": roi_align,
-    "GridSample": _GRID_SAMPLE,
-    "Col2Im": col_to_image,
-    "com.microsoft.QLinearConv": QLINEAR_CONV,
-    "com.microsoft.QLinearAveragePool": infer_pool,
+    **dict.fromkeys(operator_set("MaxPool AveragePool LpPool"), infer_pool),
+    **dict.fromkeys(operator_set("QLinearAveragePool NhwcMaxPool nchwc.MaxPool nchwc.AveragePool", MS), infer_pool),
+    **dict.fromkeys(operator_set("GlobalAveragePool GlobalMaxPool GlobalLpPool"), global_pool),
+    **dict.fromkeys(operator_set("nchwc.GlobalAveragePool nchwc.GlobalMaxPool", MS), global_pool),
     "com.microsoft.QLinearGlobalAveragePool": global_pool,
-    "com.microsoft.FusedConv": _conv_rule(),
-    "com.microsoft.GridSample": _GRID_SAMPLE,
-    "com.microsoft.NhwcConv": _conv_rule(),
-    "com.microsoft.NhwcFusedConv": _conv_rule(),
-    "com.microsoft.NhwcMaxPool": infer_pool,
+    **dict.fromkeys(operator_set("Resize Upsample"), infer_resize),
+    **dict.fromkeys(operator_set("RoiAlign MaxRoiPool"), roi_align),
+    **dict.fromkeys(operator_set("GridSample") | operator_set("GridSample", MS), sample_grid),
+    "Col2Im": col_to_image,
     # (X, rois, batch_indices, crop_size): regions, channels, height and width
     "com.microsoft.CropAndResize": lambda ctx: ctx.like((ctx.dims(1)[0], ctx.dims()[1], *ctx.exprs(3))),
-    "com.microsoft.nchwc.Conv": _conv_rule(),
-    "com.microsoft.nchwc.MaxPool": infer_pool,
-    "com.microsoft.nchwc.AveragePool": infer_pool,
-    "com.microsoft.nchwc.GlobalAveragePool": global_pool,
-    "com.microsoft.nchwc.GlobalMaxPool": global_pool,
     # the channels without the padding of the blocked layout
     "com.microsoft.nchwc.ReorderOutput": lambda ctx: _make_image(
         ctx, ctx.dims()[0], ctx.attr("channels", 0), ctx.dims()[2:]

@@ -214,16 +214,13 @@ RULES: Mapping[str, Rule] = {
     "NonZero": non_zero,
     "TopK": top_k,
     "OneHot": one_hot,
-    "EyeLike": infer_like,
     "Compress": infer_compress,
     "Unique": infer_unique,
     "com.microsoft.Unique": unique_vector,
     "Multinomial": lambda ctx: Tensor(  # a row of samples for each batch
         ctx.attr("dtype", TensorProto.INT32), (ctx.dims()[0], ctx.attr("sample_size", 1))
     ),
-    "Bernoulli": infer_like,
-    "RandomNormalLike": infer_like,
-    "RandomUniformLike": infer_like,
+    **dict.fromkeys(("Bernoulli", "EyeLike", "RandomNormalLike", "RandomUniformLike"), infer_like),
     **dict.fromkeys(
         ("RandomNormal", "RandomUniform"),
         lambda ctx: Tensor(ctx.attr("dtype", TensorProto.FLOAT), ctx.attr("shape", ())),

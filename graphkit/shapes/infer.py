@@ -41,15 +41,8 @@ from graphkit.ops.tensor import (
     with_sizes,
 )
 from graphkit.progress import check_time
+from graphkit.shapes import inferred_shapes
 from graphkit.shapes.graph_inputs import AS_DECLARED, Bounds, DimSpec, Inputs
-from graphkit.shapes.inferred_shapes import (
-    Shapes,
-    find_replacement,
-    learned_ranges,
-    narrower_ranges,
-    rewriter_of,
-    scope_rewriters,
-)
 from graphkit.shapes.input_dims import DeclaredInputs, Group, Groups, Place, claimed_inputs, declared_inputs
 from graphkit.symbolic.algebra import Relation, Requirement
 from graphkit.symbolic.expr import Call, Expr, TooComplexError, const
@@ -150,7 +143,7 @@ def infer(
     inputs: Mapping[str, Sequence[int]] | None = None,
     ranges: Mapping[str, Bounds] | None = None,
     values: Mapping[str, object] | None = None,
-) -> Shapes:
+) -> inferred_shapes.Shapes:
     """Return the known facts of every tensor, its shape first, and the relations that must hold for the model to run.
 
     Args:
@@ -175,11 +168,11 @@ def infer(
 
 
 @lru_cache(maxsize=12)
-def _infer_spec(model: Model, spec: DimSpec) -> Shapes:
+def _infer_spec(model: Model, spec: DimSpec) -> inferred_shapes.Shapes:
     return infer_from(model, Inputs(model, spec))
 
 
-def infer_claimed(model: Model, known: Shapes | None = None) -> Shapes:
+def infer_claimed(model: Model, known: inferred_shapes.Shapes | None = None) -> inferred_shapes.Shapes:
     """Return the shapes at sizes at which dims of one name are equal, as the inputs claim; those known if they are."""
     claimed = claimed_inputs(model)
     if claimed is not declared_inputs(model):
@@ -187,7 +180,7 @@ def infer_claimed(model: Model, known: Shapes | None = None) -> Shapes:
     return known or infer(model)
 
 
-def infer_from(model: Model, inputs: Inputs, *, is_settled: bool = False) -> Shapes:
+def infer_from(model: Model, inputs: Inputs, *, is_settled: bool = False) -> inferred_shapes.Shapes:
     """Return the shape of every tensor, inferred from the known facts of the inputs, whose ranges are narrowed.
 
     It is settled where it is as if all ranges had been known before that the nodes require.
@@ -199,7 +192,7 @@ def infer_from(model: Model, inputs: Inputs, *, is_settled: bool = False) -> Sha
     return shapes
 
 
-def infer_roughly(model: Model, inputs: Inputs) -> Shapes:
+def infer_roughly(model: Model, inputs: Inputs) -> inferred_shapes.Shapes:
     """Return what a first pass alone says, which learns nothing from what nodes require."""
     return _inference_of(model, inputs).rough
 
@@ -220,12 +213,12 @@ class _Inference:
         return engine
 
     @cached_property
-    def rough(self) -> Shapes:
+    def rough(self) -> inferred_shapes.Shapes:
         first = self.passes[0] if self.passes else self.run_pass()
         return first.finish([first])
 
     @cached_property
-    def shapes(self) -> Shapes:
+    def shapes(self) -> inferred_shapes.Shapes:
         engine, before = self.passes[0] if self.passes else self.run_pass(), dict(self.inputs.ranges)
         while not engine.is_complete() and engine.learn(self.equal):
             if self.inputs.ranges != before:
@@ -236,7 +229,7 @@ class _Inference:
         return engine.finish(self.passes)
 
     @cached_property
-    def settled(self) -> Shapes:
+    def settled(self) -> inferred_shapes.Shapes:
         shapes = self.shapes
         if not self.is_pure or self.unsettled == len(self.passes):
             return infer_from(self.model, self.inputs)
@@ -270,7 +263,7 @@ def _distinct_requirements(passes: Iterable[Sequence[Requirement]]) -> tuple[Req
 class _Engine:
     def __init__(self, model: Model, given: Inputs, equal: Sequence[tuple[Expr, Expr]]) -> None:
         self.model, self.given = model, given
-        self.rewriter = rewriter_of(equal)
+        self.rewriter = inferred_shapes.rewriter_of(equal)
         self.table: dict[Value, Tensor] = {}
         self.notes = Notes()
         self.bound: Mapping[str, AttributeProto] = {}
@@ -433,10 +426,12 @@ class _Engine:
         equalities, inequalities = ([each for each in noted if each.scope is self.main] for noted in notes)
         equalities = [each for each in equalities if is_known(each.left) and is_known(each.right)]
         pairs = dict.fromkeys((requirement.left, requirement.right) for requirement in equalities)
-        new_pairs = [pair for pair in pairs if pair not in equal and find_replacement(*pair) is not None]
+        new_pairs = [
+            pair for pair in pairs if pair not in equal and inferred_shapes.find_replacement(*pair) is not None
+        ]
         equal += new_pairs
         before = self.given.symbols
-        ranges = narrower_ranges(learned_ranges([*inequalities, *equalities]), before)
+        ranges = inferred_shapes.narrower_ranges(inferred_shapes.learned_ranges([*inequalities, *equalities]), before)
         if not ranges:
             return bool(new_pairs)
         self.given.narrow_ranges(ranges)
@@ -444,14 +439,14 @@ class _Engine:
         equal[:] = [(left.substitute(now), right.substitute(now)) for left, right in equal]
         return True
 
-    def finish(self, passes: Sequence[_Engine]) -> Shapes:
+    def finish(self, passes: Sequence[_Engine]) -> inferred_shapes.Shapes:
         first = passes[0]
         self.table.update(self.seen_functions)
         first.table.update(first.seen_functions)
-        rewriter = scope_rewriters(self.notes.equalities)
+        rewriter = inferred_shapes.scope_rewriters(self.notes.equalities)
         noted = [engine.notes.preconditions for engine in passes]
         noted.append([(node, each.with_exprs(rewriter(node.scope).expr)) for node, each in self.notes.preconditions])
-        return Shapes(
+        return inferred_shapes.Shapes(
             model=self.model,
             table={value: rewriter(value.scope).tensor(tensor) for value, tensor in self.table.items()},
             reasons=self.notes.reasons,
@@ -596,7 +591,7 @@ def _cuts_dim(expr: Expr, names: Collection[str]) -> bool:
     return is_cut or any(_cuts_dim(arg, names) for call in calls for arg in call.args)
 
 
-def _zero_differences(shapes: Shapes) -> Iterator[Expr]:
+def _zero_differences(shapes: inferred_shapes.Shapes) -> Iterator[Expr]:
     """Yield differences that are 0 wherever nodes run, or where they do not broadcast."""
     noted = (*shapes.equalities, *shapes.broadcasts)
     pairs = dict.fromkeys([*((fact.left, fact.right) for fact in noted), *_at_one_axis(shapes)])
@@ -607,7 +602,7 @@ def _zero_differences(shapes: Shapes) -> Iterator[Expr]:
                 yield difference
 
 
-def _at_one_axis(shapes: Shapes) -> Iterator[tuple[Expr, Expr]]:
+def _at_one_axis(shapes: inferred_shapes.Shapes) -> Iterator[tuple[Expr, Expr]]:
     """Yield the dims of inputs of one node that are at the same axis, where it computes with both."""
     for node in all_nodes(shapes.model.scopes):
         if node.operator in APART:
