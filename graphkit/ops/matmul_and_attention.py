@@ -248,10 +248,9 @@ def infer_grouped_attention(ctx: InferenceContext) -> list[Tensor]:
     ctx.require(Condition((dims[0], dims[1], total), _has_several_chunks, problem, "batch_size must be 1"))
     unit = const(16 if ctx.has(7) else 8)
     ctx.require(Condition((head, unit), has_rest, "heads of {0}, no multiple of {1}", "head_size"))
-    if ctx.has(7):
-        rows, width = ctx.dims(7)
-        if ctx.attr("do_rotary", 0):
-            ctx.require_at_most(total, rows, TABLE, "cos_cache dimension 0")
+    if ctx.has(7) and len(table := ctx.tensor(7).dims or ()) > 1:
+        rows, width, *_ = table
+        ctx.require_at_most(total, rows, TABLE, "cos_cache dimension 0")
         problem = "tables of {1} angles for heads of {0}, not at most half of it, in eights"
         ctx.require(Condition((head, width), _fits_no_head, problem, "cos_cache dimension 1"))
     length = past if is_sliding else maximum(past, total)

@@ -10,6 +10,7 @@ import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state as state
 
 import graphkit
+from graphkit.shapes import infer
 
 REFUSALS = (state.Fail, state.InvalidArgument, state.InvalidGraph, state.NotImplemented, state.RuntimeException)
 
@@ -157,6 +158,25 @@ def test_heads_and_their_tables_are_of_sizes_that_kernels_have(
     found = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>\n{text}')
     assert runs(found, (1, 2, size)) is is_sound
     assert (graphkit.hazards(graphkit.Model.from_proto(found)).hazards == ()) is is_sound
+
+
+def grouped_by_table(dims: str, more: str = "") -> onnx.ModelProto:
+    count = int(np.prod([int(dim) for dim in dims.split(",")]))
+    node = GROUPED.format(more, ", c, c")
+    text = ROTARY.format(16, 8, "0", node).replace(
+        "float[2, 8] c = {0}", f"float[{dims}] c = {{{'1, ' * (count - 1)}1}}"
+    )
+    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["": 21, "com.microsoft": 1]>\n{text}')
+
+
+@pytest.mark.parametrize(("dims", "is_sound"), [("1, 8", False), ("2, 8", True), ("2, 8, 1", True)])
+@pytest.mark.parametrize("more", ["", ", do_rotary = 1"])
+def test_a_table_has_a_row_for_each_position_whether_it_is_read_or_not(dims: str, more: str, *, is_sound: bool) -> None:
+    found = grouped_by_table(dims, more)
+    assert runs(found, (1, 2, 16)) is is_sound
+    model = graphkit.Model.from_proto(found)
+    assert (graphkit.hazards(model).hazards == ()) is is_sound
+    assert str(infer(model)["y"]) == "[1, 2, 16]"
 
 
 TYPES = {
