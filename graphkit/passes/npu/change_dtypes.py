@@ -143,8 +143,10 @@ class FloatWeights(Struct, eq=False):
 
     def of_rows(self, node: Node) -> str:
         """Return the name of the `[rows, width]` floats that the table of a GatherBlockQuantized stands for."""
-        table, scales = self.editor.shapes[node.input(0)], node.operand(2)
-        sizes, dtype, bits = table.sizes() or (), self.editor.shapes[scales].dtype, node.attr("bits", 4)
+        if None in map(node.input, range(3)):
+            raise MatchFailure("it has no table, no indices or no scales")
+        table, scales = (self.editor.shapes[node.operand(index)] for index in (0, 2))
+        sizes, dtype, bits = table.sizes() or (), scales.dtype, node.attr("bits", 4)
         axes = [(node.attr(name, default) or 0) % 2 for name, default in (("gather_axis", 0), ("quantize_axis", 1))]
         if len(sizes) != 2 or bits not in BITS or axes != [0, 1] or dtype != TensorProto.FLOAT:
             raise MatchFailure("it does not look rows up in a matrix of blocks of 2, 4 or 8 bits, scaled by float32")
@@ -164,6 +166,8 @@ class FloatWeights(Struct, eq=False):
         bits, size = node.attr("bits", 4), node.attr("block_size", 128 if unpack is dequantized_rows else 0)
         if bits not in BITS or not (size and width and count and codes.data_type == TensorProto.UINT8):
             raise MatchFailure("its bits or its sizes are not those of blocks of 2, 4 or 8 bits")
+        if unpack is dequantized_rows:
+            size = min(size, width)  # one block is as long as its row
         blocks = -(-width // size)
         array, room = read_elements(self.editor.model, codes), blocks * size * bits // 8
         if unpack is dequantized_rows and array.size == count * width * bits // 8 < count * room:

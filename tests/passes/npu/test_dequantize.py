@@ -371,6 +371,19 @@ def blocks(bits: int, more: str = "", table: str = "table", scales: type = np.fl
     return model_of(f"g (int64[N, L] input_ids) => (y) {{ {rows} {node} }}", 21, table=codes, s=factors, **points)
 
 
+LOOKUP = "y = com.microsoft.GatherBlockQuantized <bits = 8, block_size = 1099511627776>"
+
+
+def test_a_block_may_be_longer_than_a_row() -> None:
+    codes, scales = RNG.integers(0, 256, (3, 16), np.uint8), RNG.standard_normal((3, 1)).astype(np.float32)
+    text = f"g (int64[N, L] input_ids) => (y) {{ {LOOKUP} (table, input_ids, s) }}"
+    original = model_of(text, 21, table=codes, s=scales)
+    outcome = run_to_fixpoint(original, [DequantizeTable()])
+    assert [node.op_type for node in outcome.model.graph.nodes] == ["Gather"]
+    ids = {"input_ids": np.array([[2, 0, 1]])}
+    np.testing.assert_array_equal(*(run(each, ids)[0] for each in (original, outcome.model)))
+
+
 @pytest.mark.parametrize("has_points", [False, True])
 @pytest.mark.parametrize("table", ["table", "rows"])
 @pytest.mark.parametrize("bits", [2, 4, 8])
@@ -392,6 +405,14 @@ def test_a_table_of_blocks_gives_the_same_rows(bits: int, table: str, *, has_poi
         (blocks(4, ", gather_axis = 1, quantize_axis = 0"), "it does not look rows up in a matrix of blocks of 2"),
         (blocks(4, scales=np.float16), "it does not look rows up in a matrix of blocks of 2, 4 or 8 bits, scaled by"),
         (blocks(4, z=np.zeros((2, 2), np.uint8)), "cannot reshape array of size"),
+        (
+            model_of(
+                f"g (int64[N, L] input_ids) => (y) {{ {LOOKUP} (table, input_ids) }}",
+                21,
+                table=np.zeros((3, 16), np.uint8),
+            ),
+            "it has no table, no indices or no scales",
+        ),
     ],
 )
 def test_another_table_of_blocks_stays(model: Model, reason: str) -> None:
