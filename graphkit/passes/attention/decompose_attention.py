@@ -18,7 +18,7 @@ from graphkit.graph.view import Node, Value, unwrap_value
 from graphkit.rewrite import ROUNDING, Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite
 from graphkit.rewrite.base import Premise
 from graphkit.rewrite.element_bounds import UNBOUNDED, ElementBounds, Interval
-from graphkit.shapes import Expr
+from graphkit.shapes import Expr, Shapes
 
 AXES_ARE_INPUTS_SINCE = 13
 SHORT_MASKS_SINCE = 24  # masks that end before the keys do, which hide the rest
@@ -104,6 +104,17 @@ def _check_parts(node: Node) -> None:
         raise MatchFailure("it has no tables of rotary embeddings")
 
 
+def _check_angles(node: Node, shapes: Shapes) -> None:
+    """Raise a MatchFailure for tables that are no matrices, and positions that are not those of its tokens."""
+    if any(shapes[value].rank not in (None, 2) for value in node.inputs[ROTARY]):
+        raise MatchFailure("its tables of rotary embeddings are no matrices")
+    given = node.input(POSITIONS)
+    dims, tokens = ((shapes[value].dims if value is not None else None) for value in (given, node.input(0)))
+    pairs = zip(dims or (), tokens or (), strict=False)
+    if dims is not None and (len(dims) != 2 or any((own - of_tokens).constant for own, of_tokens in pairs)):
+        raise MatchFailure("its positions are not those of its tokens")
+
+
 @dataclass(frozen=True)
 class DecomposeAttention(Rewrite):
     """Compute Attention, GroupQueryAttention and MultiHeadAttention by MatMul, Softmax, and the masks between them.
@@ -159,6 +170,8 @@ class _Parts(Builder):
         super().__init__(editor, node)
         is_grouped = node.operator == GROUPED
         _check_parts(node)
+        if is_grouped and node.attr("do_rotary", 0):
+            _check_angles(node, editor.shapes)
         self.sizes, self.dtype = _head_sizes(editor, node), editor.shapes[node.inputs[0]].dtype
         if self.dtype not in FLOATS:
             raise MatchFailure("it is not of floats")

@@ -159,6 +159,9 @@ KEPT = {
     "it has sinks or scales of its own: export GroupQueryAttention without them": grouped(
         "", ", , , , , m", f"{GROUPED}, float[4] m"
     ),
+    "its tables of rotary embeddings are no matrices": grouped(
+        ", do_rotary = 1", ", r, r", f"{GROUPED}, float[16, 8, 1] r"
+    ),
     "its lengths may leave out padding - where there is none, run decompose-attention{unpadded=true}": random_model(
         f"""g ({GROUPED}, int32[N] lengths, int32 total) => (y, ck, cv) {{
             y, ck, cv = com.microsoft.GroupQueryAttention <num_heads = 4, kv_num_heads = 2>
@@ -188,6 +191,14 @@ def test_it_stays(reason: str, model: Model) -> None:
     outcome = PASS.run(model)
     assert outcome.model is model
     assert [text.partition(": ")[2] for text in reasons(outcome)] == [reason]
+
+
+@pytest.mark.parametrize("dims", ["S", 'N, "S + 1"', "N, S, 1"])
+def test_it_stays_where_positions_are_not_those_of_its_tokens(dims: str) -> None:
+    model = grouped(", do_rotary = 1", ", c, z, at", f"{GROUPED}, int64[{dims}] at")
+    outcome = PASS.run(model)
+    assert outcome.model is model
+    assert ["its positions are not those of its tokens" in text for text in reasons(outcome)] == [True]
 
 
 ENCODER = """
