@@ -63,13 +63,10 @@ def dtype_name(dtype: int) -> str:
 
 # Where a tensor without raw_data has its values; all other dtypes: int32_data. A complex number takes two values.
 TYPED_FIELDS: Mapping[int, str] = {
-    TensorProto.FLOAT: "float_data",
-    TensorProto.COMPLEX64: "float_data",
-    TensorProto.DOUBLE: "double_data",
-    TensorProto.COMPLEX128: "double_data",
+    **dict.fromkeys((TensorProto.FLOAT, TensorProto.COMPLEX64), "float_data"),
+    **dict.fromkeys((TensorProto.DOUBLE, TensorProto.COMPLEX128), "double_data"),
+    **dict.fromkeys((TensorProto.UINT32, TensorProto.UINT64), "uint64_data"),
     TensorProto.INT64: "int64_data",
-    TensorProto.UINT32: "uint64_data",
-    TensorProto.UINT64: "uint64_data",
     TensorProto.STRING: "string_data",
 }
 VALUE_TYPES: Mapping[str, str] = {"float_data": "<f4", "double_data": "<f8", "int64_data": "<i8"}

@@ -121,26 +121,21 @@ def did_you_mean(wanted: str, known: Iterable[str], otherwise: str = "") -> str:
         >>> did_you_mean("x", ["batch_size", "sequence_length"])
         'there are batch_size, sequence_length'
     """
-    names = list(dict.fromkeys(known))
-    if meant := _close_names(wanted, names):
-        quoted = (f"'{name}'" for name in meant)
-        return f"did you mean {' or '.join(quoted)}?"
-    if otherwise:
-        return otherwise
-    more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
-    return f"there are {', '.join(names[:LISTED]) or 'none'}{more}"
-
-
-def _close_names(wanted: str, names: list[str]) -> list[str]:
-    """Return the names that are like another one, the closest first; also those that it is a part of."""
     import difflib  # which only a wrong name needs
 
+    names = list(dict.fromkeys(known))
     plain = wanted.casefold()[:LONGEST]
     by_plain: dict[str, str] = {}
     for name in itertools.islice(names, MOST):
         if len(name) <= LONGEST:
             by_plain.setdefault(name.casefold(), name)
     close = difflib.get_close_matches(plain, by_plain, MEANT)
-    if len(plain) >= MEANT:
+    if len(plain) >= MEANT:  # also names that it is a part of
         close += sorted((name for name in by_plain if plain in name and name not in close), key=len)
-    return [by_plain[name] for name in close[:MEANT]]
+    if close:
+        quoted = (f"'{by_plain[name]}'" for name in close[:MEANT])
+        return f"did you mean {' or '.join(quoted)}?"
+    if otherwise:
+        return otherwise
+    more = f" and {len(names) - LISTED:,} more" if len(names) > LISTED else ""
+    return f"there are {', '.join(names[:LISTED]) or 'none'}{more}"

@@ -402,22 +402,18 @@ def load(
         Model('causal-attention.onnx', 213 nodes)
     """
     if isinstance(path, str | os.PathLike):
-        return Model(_read_source(path, threshold, remote or current_options()))
+        if not isinstance(path, str) or not is_url(path):
+            return Model(read_model_file(resolve(path), threshold))
+        from graphkit.io.remote.open_url import open_url
+
+        name, _source = open_url(path, remote or current_options())  # the name stands for it as long as this is here
+        return Model(read_model_file(name, threshold))
     from graphkit.io.memory import MemoryWeights, read_memory
 
     scratch = Scratch()
     memory = MemoryWeights(scratch)
     source = read_memory(path, memory, threshold, None if folder is None else Path(folder))
     return Model(source, _scratch=scratch, _memory=memory)
-
-
-def _read_source(path: str | os.PathLike[str], threshold: int, remote: RemoteOptions) -> Source:
-    if not isinstance(path, str) or not is_url(path):
-        return read_model_file(resolve(path), threshold)
-    from graphkit.io.remote.open_url import open_url
-
-    name, _source = open_url(path, remote)  # the name stands for it as long as this, and then the model, is here
-    return read_model_file(name, threshold)
 
 
 ModelLike: TypeAlias = "Model | str | os.PathLike[str] | InMemory"

@@ -146,25 +146,21 @@ class MethodOriginal(Struct, frozen=True, eq=False, dict=True):
         """Return it with the positions that a bundle counts, and with other outputs: the value of each, by name."""
         edit = InterfaceEdit(self.whole)
         if positions := self.role("positions"):
-            self._count_positions(edit, positions)
+            if not (mask := self.role("mask")):
+                raise UnknownError("its positions are counted without a mask")
+            one = edit.number(1)  # they are the tokens before each one that the mask has, from 0 on
+            sums = edit.add("CumSum", [edit.add("Cast", [mask], f"{OWN}mask", to=TensorProto.INT64), one], f"{OWN}sums")
+            found = edit.add("Max", [edit.add("Sub", [sums, one], f"{OWN}before"), edit.number(0)], f"{OWN}positions")
+            past = edit.number(0)
+            if self.grown is not None and self.grown.past is not None:
+                past = past_length(edit, self.grown.past.name, self.grown.axis)
+            edit.append(make_slice(found, past, edit.number(MOST), one, out=positions))
         outputs = [self.like(source, name) for name, source in shown.items()]
         for name, source in shown.items():
             if name != source:
                 edit.add("Identity", [source], name, last=True)
         inputs = [info.name for info in self.whole.proto.graph.input if info.name != positions]
         return edit.result(map(self.like, inputs), outputs)
-
-    def _count_positions(self, edit: InterfaceEdit, name: str) -> None:
-        """Count the tokens before each one that the mask has, from 0 on."""
-        if not (mask := self.role("mask")):
-            raise UnknownError("its positions are counted without a mask")
-        one = edit.number(1)
-        sums = edit.add("CumSum", [edit.add("Cast", [mask], f"{OWN}mask", to=TensorProto.INT64), one], f"{OWN}sums")
-        found = edit.add("Max", [edit.add("Sub", [sums, one], f"{OWN}before"), edit.number(0)], f"{OWN}positions")
-        past = edit.number(0)
-        if self.grown is not None and self.grown.past is not None:
-            past = past_length(edit, self.grown.past.name, self.grown.axis)
-        edit.append(make_slice(found, past, edit.number(MOST), one, out=name))
 
 
 def past_length(edit: InterfaceEdit, past: str, axis: int | None, name: str = f"{OWN}past_length") -> str:
@@ -541,18 +537,14 @@ class _Adapter:
         assert state.axis is not None
         given = port.name
         if not state.prefix:
+            length = f"{OWN}length_after"  # how many slots are in use after a call
+            if all(length not in node.output for node in self.edit.front):
+                shape = self.edit.add("Shape", [self.method.sources["tokens"][0].name], f"{OWN}tokens_shape")
+                new = self.edit.append(make_gather(shape, self.edit.number(1), None, f"{OWN}new_length"))
+                self.edit.add("Add", [self._past_length(), new], length)
             zero, at = self.edit.number(0), self.edit.number(state.axis)
-            given = self.edit.append(make_slice(given, zero, self._all_length(), at, out=f"{name}/used"), last=True)
+            given = self.edit.append(make_slice(given, zero, length, at, out=f"{name}/used"), last=True)
         self.edit.add("Transpose", [given], name, last=True, perm=_axis_permutation(state.axis, axis, len(state.shape)))
-
-    def _all_length(self) -> str:
-        """Return how many slots are in use after a call."""
-        name, tokens = f"{OWN}length_after", self.method.sources["tokens"][0].name
-        if all(name not in node.output for node in self.edit.front):
-            shape = self.edit.add("Shape", [tokens], f"{OWN}tokens_shape")
-            new = self.edit.append(make_gather(shape, self.edit.number(1), None, f"{OWN}new_length"))
-            self.edit.add("Add", [self._past_length(), new], name)
-        return name
 
 
 def _axis_permutation(source: int, target: int, rank: int) -> list[int]:

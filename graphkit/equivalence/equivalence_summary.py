@@ -11,6 +11,7 @@ from graphkit.equivalence.result import GRADES, LEAST_SIZES, ROUNDED, ComparedCo
 from graphkit.errors import ModelError, count_things
 from graphkit.graph.names import join_words
 from graphkit.model import Model
+from graphkit.ops.tensor import USUAL
 from graphkit.progress import OutOfTimeError, time_limit
 from graphkit.render.document_blocks import Block, Prose
 from graphkit.shapes.input_dims import DimNames
@@ -51,7 +52,8 @@ class EquivalenceSummary(Struct, frozen=True):
     @classmethod
     def of(cls, found: Equivalence) -> EquivalenceSummary:
         """Return the summary of a check."""
-        limits = [str(limit) for limit in found.limits if not limit.is_usual]
+        # those that say of a dim alone that it is no larger than any dim is, go without saying
+        limits = [str(limit) for limit in found.limits if limit.expr.name is None or limit.most < USUAL - 1]
         rounded = ["16-bit floats rounded after each node"] if ROUNDED in found.conditions else []
         return cls(
             proven={output.name: output.exactness for output in found.outputs if output.verdict == "proven"},

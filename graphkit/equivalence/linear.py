@@ -42,11 +42,6 @@ class Change(Struct, frozen=True, eq=False):
         """Return a scale by one number."""
         return cls("Scaled", RealArray(np.asarray(number, np.float64)))
 
-    @property
-    def is_nothing(self) -> bool:
-        """Whether it changes nothing but the sign of zeros."""
-        return bool((self.vector.elements == NEUTRAL[self.kind]).all())
-
     def after(self, other: Change) -> Change | None:
         """Return this one and another one of its kind before it as one; None where their channels differ."""
         if None not in (self.axis, other.axis) and self.axis != other.axis:
@@ -55,15 +50,11 @@ class Change(Struct, frozen=True, eq=False):
         made = combined(other.vector)
         return Change(self.kind, made, self.axis if other.axis is None else other.axis) if made.is_finite else None
 
-    def inverse(self) -> Change:
-        """Return what undoes a scale that is nowhere 0."""
-        return replace(self, vector=self.vector.inverse())
-
 
 def change_term(tools: Tools, term: Term, change: Change) -> Term:
     """Return a tensor scaled or shifted, within the linear operator that gives it where there is one."""
-    if change.is_nothing:
-        return term
+    if (change.vector.elements == NEUTRAL[change.kind]).all():
+        return term  # but for the sign of zeros
     if (made := _push_change(tools, term, change)) is not None:
         return made
     bare, axis = tools.movement.without_expand(term), change.axis
@@ -223,7 +214,7 @@ def split_off_scale(tools: Tools, term: Term) -> tuple[Term, Change, bool]:
         return nothing
     is_weight = inner.op == "Linear"
     scale = Change("Scaled", array.take_part(np.abs(array.elements).max() if is_weight else array.elements))
-    made = change_term(tools, term, scale.inverse())
+    made = change_term(tools, term, replace(scale, vector=scale.vector.inverse()))
     is_held = without_movement(made, REARRANGING).op != "Scaled"  # by the weight
     return (made, scale, is_weight) if is_held else nothing
 

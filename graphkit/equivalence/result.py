@@ -10,7 +10,6 @@ from typing import Literal, get_args
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from graphkit.ops.tensor import USUAL
 from graphkit.shapes import Expr
 from graphkit.symbolic.algebra import lower, upper
 from graphkit.symbolic.expr import INF, Symbol, TooComplexError
@@ -89,11 +88,6 @@ class SizeLimit(Struct, frozen=True):
     def is_bounded(self) -> bool:
         """Whether its dims are declared up to a size."""
         return all(each.upper < INF for each in self.expr.walk_symbols())
-
-    @property
-    def is_usual(self) -> bool:
-        """Whether it says of a dim alone that it is no larger than any dim is."""
-        return self.expr.name is not None and self.most >= USUAL - 1
 
     @property
     def is_impossible(self) -> bool:

@@ -202,7 +202,8 @@ def growing_axis(past: TensorType, present: TensorType | None, rows: frozenset[D
     open_ones = [axis for axis in differing if not isinstance(dims[axis], int)]
     if len(open_ones) == 1:
         return open_ones[0]
-    batch = {axis for axis, dim in enumerate(dims) if _is_batch(dim) or dim in rows}
+    called = enumerate(dim.lower() if isinstance(dim, str) else "" for dim in dims)
+    batch = {axis for axis, name in called if "batch" in name or name in ("b", "n", "bs") or dims[axis] in rows}
     symbolic = [axis for axis, dim in enumerate(dims) if not isinstance(dim, int) and axis not in batch]
     if len(symbolic) > 1 and not batch:
         symbolic = symbolic[1:]  # an unnamed batch stands first
@@ -226,10 +227,6 @@ def _batch_dims(scope: Scope) -> frozenset[Dim]:
         if is_tokens and not words & {"mask", "masks"}:
             found.update((declared.dims or ())[:1])
     return frozenset(dim for dim in found if isinstance(dim, str))
-
-
-def _is_batch(dim: Dim) -> bool:
-    return isinstance(dim, str) and ("batch" in dim.lower() or dim.lower() in ("b", "n", "bs"))
 
 
 # Find recurrent state: inputs of a fixed size that an output of the same shape and dtype replaces at each step.
@@ -448,18 +445,14 @@ def _window_inputs(value: Value, *, is_cut_last: bool = False) -> set[Value]:
         node = moved.producer
         if node is None or not node.is_op(*MOVES):
             return []
-        is_join = bool(joined_parts(node)) and not _is_stack(node)
+        makers = [part.producer if part is not None else None for part in joined_parts(node)]
+        is_join = any(maker is None or not maker.is_op("Unsqueeze") for maker in makers)  # no stack of layers
         cut, joined = is_cut or node.is_op(*CUTTING), is_joined or (is_join and (is_cut or not is_cut_last))
         sources = node.inputs[:1] if is_join else moved_from(moved, MOVES)
         return [(source, cut, joined) for source in sources if source is not None]
 
     met = walk_breadth_first([(value, False, False)], before)
     return {moved for moved, is_cut, is_joined in met if moved.kind == "input" and is_cut and is_joined}
-
-
-def _is_stack(node: Node) -> bool:
-    makers = [part.producer if part is not None else None for part in joined_parts(node)]
-    return all(maker is not None and maker.is_op("Unsqueeze") for maker in makers)
 
 
 TESTS: tuple[Test, ...] = (

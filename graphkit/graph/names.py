@@ -220,7 +220,10 @@ def _label_pattern(names: Sequence[str]) -> list[tuple[str, list[str]]]:
         return [(names[0], [names[0]])]
     rows = [tuple(_split_parts(name)) for name in names]
     columns = list(zip(*rows, strict=True))
-    ties = _tied_columns(columns)
+    first: dict[Words, int] = {}  # of the columns that have the same words in every name
+    ties = [first.setdefault(words, at) if len(set(words)) > 1 else at for at, words in enumerate(columns)]
+    if len(first) > len(LETTERS):
+        ties = list(range(len(columns)))
     varying = [column for column, words in enumerate(columns) if ties[column] == column and len(set(words)) > 1]
     products = min((_split_into_products(rows, varying, order) for order in (varying, varying[::-1])), key=len)
     place = {row: number for number, row in enumerate(zip(*(columns[c] for c in varying), strict=True))}
@@ -230,13 +233,6 @@ def _label_pattern(names: Sequence[str]) -> list[tuple[str, list[str]]]:
         words = dict(zip(varying, sets, strict=True))
         labelled.append((_label_of_row(rows[members[0]], words, ties), [names[member] for member in members]))
     return sorted(labelled, key=lambda label: names.index(label[1][0]))
-
-
-def _tied_columns(columns: Sequence[Words]) -> list[int]:
-    """Return for each column the first one that has the same words in every name, mostly itself."""
-    first: dict[Words, int] = {}
-    ties = [first.setdefault(words, column) if len(set(words)) > 1 else column for column, words in enumerate(columns)]
-    return ties if len(first) <= len(LETTERS) else list(range(len(columns)))
 
 
 def _split_into_products(

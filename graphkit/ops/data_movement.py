@@ -11,7 +11,7 @@ import numpy as np
 
 from graphkit.graph.names import join_words
 from graphkit.graph.operator_traits import has_attributes_only
-from graphkit.ops.preconditions import FAILS, FINE, WRONG, Bools, Ints, Precondition, Violation, failing_where
+from graphkit.ops.preconditions import FAILS, FINE, WRONG, Ints, Precondition, Violation, failing_where
 from graphkit.ops.rule_context import InferenceContext, Rule, UnknownError
 from graphkit.ops.tensor import (
     MAX_ELEMENTS,
@@ -457,8 +457,11 @@ class Reshaped(Precondition):
             is_rest = element == -1
             fails |= element < -1
             inferred += is_rest
-            copied, cannot = self._copy_zeros(index, element, source)
-            fails |= cannot
+            copied = element
+            if not self.allow_zero and index < len(source):  # 0 copies a dim
+                copied = np.where(element == 0, source[index], element)
+            elif not self.allow_zero:
+                fails |= element == 0
             wrong |= (copied != element) & (self.target[index].constant is None)
             size = size * np.where(is_rest, 1, copied)
         fails |= inferred > 1
@@ -466,14 +469,6 @@ class Reshaped(Precondition):
         beside_zero = (size == 0) & (not self.allow_zero)  # with allowzero, onnxruntime takes -1 beside 0 for 1
         fails |= np.where(inferred == 1, beside_zero | (total % divisor != 0), total != size)
         return np.where(fails, FAILS, np.where(wrong, WRONG, FINE))
-
-    def _copy_zeros(self, index: int, element: Ints, source: Sequence[Ints]) -> tuple[Ints, Bools]:
-        """Return an element with 0 replaced by the dim that it copies, and where there is no dim to copy."""
-        if self.allow_zero:
-            return element, np.zeros(element.shape, np.bool_)
-        if index >= len(source):
-            return element, element == 0
-        return np.where(element == 0, source[index], element), np.zeros(element.shape, np.bool_)
 
     def violation(self, values: Sequence[int]) -> Violation:
         source, target = list(values[: len(self.source)]), list(values[len(self.source) :])

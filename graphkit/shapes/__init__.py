@@ -18,36 +18,11 @@ if TYPE_CHECKING:
     from graphkit.shapes.shape_program import Program, program
 
 __all__ = [
-    "AS_DECLARED",
-    "Bounds",
-    "Correction",
-    "Declarations",
-    "DimSpec",
-    "Expr",
-    "Finding",
-    "InferenceContext",
-    "Program",
-    "Ratio",
-    "Relation",
-    "Requirement",
-    "Shapes",
-    "Tensor",
-    "UnknownError",
-    "ceil_div",
-    "const",
-    "declarations",
-    "floor_div",
-    "infer",
-    "is_known",
-    "lower",
-    "maximum",
-    "minimum",
-    "parse",
-    "program",
-    "register_rule",
-    "symbol",
-    "upper",
-]
+    "AS_DECLARED", "Bounds", "Correction", "Declarations", "DimSpec", "Expr", "Finding", "InferenceContext",
+    "Program", "Ratio", "Relation", "Requirement", "Shapes", "Tensor", "UnknownError", "ceil_div", "const",
+    "declarations", "floor_div", "infer", "is_known", "lower", "maximum", "minimum", "parse", "program",
+    "register_rule", "symbol", "upper",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

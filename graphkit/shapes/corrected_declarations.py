@@ -218,7 +218,9 @@ def _excludes_sizes(shapes: Shapes, scopes: Collection[Scope], known_lengths: Se
     """Whether the numbers of new tokens, past and encoder positions cannot be chosen freely."""
     if any(finding.body is None or finding.body in scopes for finding in shapes.findings):
         return True
-    read = _inputs_read(shapes.model, scopes)
+    main = shapes.model.graph
+    read = {value.name for body in scopes if body is not main for value in count_captured_values(body)}
+    read |= {each.name for each in main.inputs if any(node.scope in scopes for node, _ in each.consumers)}
     free: dict[str, Expr] = {}  # by kind
     for length in known_lengths:
         if length.kind in INDEPENDENT and read.intersection(name for name, _ in length.places):
@@ -238,13 +240,6 @@ def _free_sums(rows: Sequence[Row], known: Mapping[str, Row], names: Sequence[st
     """Return how many of some sums can be chosen freely if others are 0."""
     with_known = reduce_rows([*known.values(), *({n: f for n, f in row.items() if n} for row in rows)], names)
     return len(with_known) - len(known) - ("" in with_known and "" not in known)
-
-
-def _inputs_read(model: Model, scopes: Collection[Scope]) -> frozenset[str]:
-    inner = [body for body in scopes if body is not model.graph]
-    direct = {value.name for body in inner for value in count_captured_values(body)}
-    read = [value for value in model.graph.inputs if any(node.scope in scopes for node, _ in value.consumers)]
-    return frozenset(direct) | {value.name for value in read}
 
 
 def _required_length(

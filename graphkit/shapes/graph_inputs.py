@@ -121,7 +121,11 @@ class Inputs:
         self.symbolic = dict(self.reading.dims)
         for (name, axis), text in (renamed or {}).items():
             self._rename_dim(name, axis, symbol(text))
-        self._part_dims(spec)
+        known = set().union(*(dim.symbols for dim in self._all_dims()))
+        for name in (*spec.numbers, *spec.bounds):  # as `INPUT.AXIS`: dims of their own, unless they are expressions
+            place = self.reading.place_of(name)
+            if place is not None and name not in known and self.at(place).name is not None:
+                self._rename_dim(*place, symbol(name, lower(self.at(place))))
         self.names = sorted(set().union(*(dim.symbols for dims in self.symbolic.values() for dim in dims or ())))
         self._least = {each.name: each.lower for dim in self._all_dims() for each in dim.walk_symbols()}
         self._check_names(spec)
@@ -150,14 +154,6 @@ class Inputs:
     def at(self, place: Place) -> Expr:
         """Return the dim of an input whose rank is known."""
         return (self.symbolic[place[0]] or ())[place[1]]
-
-    def _part_dims(self, spec: DimSpec) -> None:
-        """Give dims that a spec names as `INPUT.AXIS` symbols of their own, unless they are expressions or numbers."""
-        known = set().union(*(dim.symbols for dim in self._all_dims()))
-        for name in (*spec.numbers, *spec.bounds):
-            place = self.reading.place_of(name)
-            if place is not None and name not in known and self.at(place).name is not None:
-                self._rename_dim(*place, symbol(name, lower(self.at(place))))
 
     def _symbols_meant(self, name: str, asked: Container[str]) -> Sequence[str]:
         """Return the symbols that a name means: those of all dims of that name but for the ones that are asked for."""

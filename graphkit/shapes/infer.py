@@ -76,7 +76,16 @@ def infer_node(ctx: InferenceContext) -> list[Tensor]:
             continue
         if tensor_in.dims is None or not tensor_in.dtype:
             raise UnknownError(tensor_in.reason or f"'{value.name}' is unknown")
-        types[value.name] = _type_proto(tensor_in, names)
+        kind = types[value.name] = TypeProto()
+        kind.tensor_type.elem_type = tensor_in.dtype
+        kind.tensor_type.shape.SetInParent()
+        for dim in tensor_in.dims:
+            added, size = kind.tensor_type.shape.dim.add(), dim.constant
+            if size is not None and size >= 0:
+                added.dim_value = size
+            else:
+                added.dim_param = f"{dim}"
+                names[f"{dim}"] = dim
         known = tensor_in.data if tensor_in.may_have_data else None
         if known is not None and all(isinstance(element, (int, float)) for element in known.ravel().tolist()):
             dtype = FLOATS.get(tensor_in.dtype) or onnx.helper.tensor_dtype_to_np_dtype(tensor_in.dtype)
@@ -95,20 +104,6 @@ def infer_node(ctx: InferenceContext) -> list[Tensor]:
         reason = next(iter(str(error).splitlines()), type(error).__name__)[:120]
         raise UnknownError(f"onnx cannot infer {node.operator}: {reason}") from error
     return [_read_result(ctx, results.get(value.name) if value else None, names) for value in node.outputs]
-
-
-def _type_proto(tensor: Tensor, names: dict[str, Expr]) -> TypeProto:
-    result = TypeProto()
-    result.tensor_type.elem_type = tensor.dtype
-    result.tensor_type.shape.SetInParent()
-    for dim in tensor.dims or ():
-        added, size = result.tensor_type.shape.dim.add(), dim.constant
-        if size is not None and size >= 0:
-            added.dim_value = size
-        else:
-            added.dim_param = f"{dim}"
-            names[f"{dim}"] = dim
-    return result
 
 
 def _read_result(ctx: InferenceContext, result: TypeProto | None, names: dict[str, Expr]) -> Tensor:

@@ -268,15 +268,9 @@ OPERATORS: Mapping[type[ast.operator], Callable[[Expr, Expr], Expr]] = {
     ast.Mod: modulo,
 }
 FUNCTIONS: Mapping[str, Callable[..., Expr]] = {
-    "floordiv": floor_div,
-    "ceildiv": ceil_div,
-    "ceiltointdiv": ceil_div,
-    "cleandiv": floor_div,
-    "mod": modulo,
-    "pythonmod": modulo,
-    "min": minimum,
-    "max": maximum,
-}
+    "floordiv": floor_div, "cleandiv": floor_div, "ceildiv": ceil_div, "ceiltointdiv": ceil_div,
+    "mod": modulo, "pythonmod": modulo, "min": minimum, "max": maximum,
+}  # fmt: skip
 ROUNDING = {"floor": floor_div, "ceil": ceil_div, "ceiling": ceil_div}
 
 

@@ -146,7 +146,12 @@ def _make_consumer(shapes: Shapes, node: Node, keys: Callable[[Node, str], str])
 def _make_read(shapes: Shapes, key: str, index: int, name: str, value: Value) -> Read:
     facts = shapes[value]
     dtype = dtype_name(facts.dtype) if facts.dtype else ""
-    known, unknown = None, _unknown_reason(value, facts)
+    known, unknown = None, facts.reason
+    if not unknown and value.producer is not None:
+        unknown = f"the elements that {value.producer.label} gives are not followed"
+    elif not unknown:
+        unread = "its values cannot be read"
+        unknown = unread if value.kind == "initializer" else f"it is an {value.kind} of its scope"
     if (elements := facts.elements) is not None:
         parts = [element.dividend if isinstance(element, Ratio) else element for element in elements]
         exprs = [part if isinstance(part, Expr) else None for part in parts]
@@ -155,14 +160,6 @@ def _make_read(shapes: Shapes, key: str, index: int, name: str, value: Value) ->
         known = tuple(element if expr is None or is_known(expr) else None for element, expr in pairs)
         unknown = "; ".join(filter(None, reasons))
     return Read(key, index, name, value.name, dtype, dims=facts.sizes(), elements=known, unknown=unknown)
-
-
-def _unknown_reason(value: Value, tensor: Tensor) -> str:
-    if tensor.reason:
-        return tensor.reason
-    if value.producer is None:
-        return "its values cannot be read" if value.kind == "initializer" else f"it is an {value.kind} of its scope"
-    return f"the elements that {value.producer.label} gives are not followed"
 
 
 def known_dims(tensor: Tensor) -> tuple[Expr | None, ...] | None:

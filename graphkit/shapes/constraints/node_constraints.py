@@ -30,13 +30,9 @@ from graphkit.shapes import Expr, Relation, Shapes, Tensor, const, is_known
 from graphkit.symbolic.expr import Call, Symbol
 
 COMPARING: Mapping[str, Callable[[Ints, Ints], Bools]] = {
-    "Less": np.less,
-    "LessOrEqual": np.less_equal,
-    "Greater": np.greater,
-    "GreaterOrEqual": np.greater_equal,
-    "Equal": np.equal,
-    "NotEqual": np.not_equal,
-}
+    "Less": np.less, "LessOrEqual": np.less_equal, "Greater": np.greater, "GreaterOrEqual": np.greater_equal,
+    "Equal": np.equal, "NotEqual": np.not_equal,
+}  # fmt: skip
 OPPOSITES = (("Less", "GreaterOrEqual"), ("Greater", "LessOrEqual"), ("Equal", "NotEqual"))
 OPPOSITE = dict((*OPPOSITES, *(pair[::-1] for pair in OPPOSITES)))
 TensorOf = Callable[[Value], Tensor]
