@@ -269,8 +269,11 @@ class _Legal:
 
     def rule(self, name: str) -> SizeRule | None:
         """Return the rule for a symbol beside the sizes of the base, None where there is no simple one."""
-        low, high, met = self.low(name), self.grid.symbols[name].upper, self.base[name]
-        low = low if met < low + SPAN else met - SPAN // 2  # where long windows are the least that is legal
+        least, high, met = self.low(name), self.grid.symbols[name].upper, self.base[name]
+        low = least if met < least + SPAN else met - SPAN // 2  # where long windows are the least that is legal
+        shorter = range(least, low, SPAN)
+        if len(shorter) > BEYOND or any(self.at(name, range(each, min(each + SPAN, low))).any() for each in shorter):
+            return None  # of which no rule would tell
         sizes = [size for size in range(low, low + SPAN) if size <= high]
         is_legal = self.at(name, sizes)
         legal = [size for size, is_met in zip(sizes, is_legal.tolist(), strict=True) if is_met]
@@ -279,11 +282,14 @@ class _Legal:
 
     def _holds_beyond(self, rule: SizeRule, last: int) -> bool:
         """Whether a rule holds at sizes far beyond those that it was read off."""
-        if self.grid.symbols[rule.name].upper <= last:
+        upper = self.grid.symbols[rule.name].upper
+        if upper <= last:
             return True
         period = max(rule.step, 1)
         far = [*range(last + 1, last + 1 + 2 * period), *(period * ((last * k) // period) for k in range(2, BEYOND))]
         far += [size + step for size in far[2 * period :] for step in (-1, 1)]
+        if rule.most is not None:  # of which multiples may be legal
+            far += [size for factor in range(2, BEYOND) if last < (size := rule.most * factor) <= upper]
         return _agrees_with_rule(rule, far, self.at(rule.name, far))
 
     def is_independent(self, name: str, rules: Mapping[str, SizeRule]) -> bool:

@@ -70,6 +70,21 @@ def test_a_size_that_depends_on_another_one_has_no_rule() -> None:
     assert find_triggers(infer(model)).rules == ()
 
 
+@pytest.mark.parametrize("size", [600, 4096])
+def test_one_size_is_a_rule_where_no_multiple_of_it_is_legal(size: int) -> None:
+    alone, several = (
+        Model.from_proto(
+            parser.parse_model(
+                f"""<ir_version: 9, opset_import: ["" : 17]> g (float[n] x) => (y)
+                <int64[{len(dims)}] shape = {{{str(dims)[1:-1]}}}> {{ y = Reshape (x, shape) }}"""
+            )
+        )
+        for dims in ([size], [-1, size])
+    )
+    assert [str(rule) for rule in find_triggers(infer(alone)).rules] == [f"only {size}"]
+    assert find_triggers(infer(several)).rules == ()
+
+
 def test_dims_that_have_numbers_need_no_role() -> None:
     """The mask of a sound is as long as it is, also where one of both has a number and the other has none."""
     model = made(
