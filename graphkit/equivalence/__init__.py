@@ -8,7 +8,7 @@ tables; loaded by a command each, they needed more than 7 GB. Of the 21 outputs 
 ScatterND writes and 2 at heads merged into the batch: rules for these, which the trial left out, compute with symbolic
 dims, and have one direction each, so that orientation is enough. The other 3 are of a GPT-2 frozen to one token. So
 egglog proved less and was no faster, and a class of equal terms does not say which axiom a proof took, or which one
-nearly held. This package has 7,500 lines, its checks of interfaces, failures and bundles included.
+nearly held. This package has 7,000 lines, its checks of interfaces, failures and bundles included.
 """
 
 import lazy_loader

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 
 import onnx
@@ -16,6 +16,7 @@ from graphkit.equivalence.sizes import RequiredProducts
 from graphkit.equivalence.terms import Constants, Key, RealConstants, Term, Terms, without_reshape
 from graphkit.graph.operator_traits import schema_of
 from graphkit.graph.view import Node, Scope, T, Value
+from graphkit.io.tensors import attribute_tensors, is_in_a_file
 from graphkit.model import Model
 from graphkit.ops.rule_context import UnknownError
 from graphkit.ops.tensor import MAX_ELEMENTS, Dims
@@ -154,7 +155,7 @@ def attributes_of(node: Node, of_tensor: Callable[[TensorProto], Term] | None = 
         if attribute.type in GRAPHS:
             continue
         content = _attribute_content(attribute)
-        outside = [tensor for tensor in _attribute_tensors(attribute) if tensor.data_location == TensorProto.EXTERNAL]
+        outside = [tensor for tensor, _ in attribute_tensors(attribute) if is_in_a_file(tensor)]
         if outside and of_tensor is not None:
             content = content, tuple(of_tensor(tensor).attributes for tensor in outside)
         declared = schema.attributes.get(name) if schema is not None else None
@@ -162,15 +163,6 @@ def attributes_of(node: Node, of_tensor: Callable[[TensorProto], Term] | None = 
         if default is None or default.type != attribute.type or content != _attribute_content(default):
             found.append((name, attribute.type, content))
     return tuple(sorted(found, key=lambda each: each[0]))
-
-
-def _attribute_tensors(attribute: AttributeProto) -> Iterator[TensorProto]:
-    if attribute.HasField("t"):
-        yield attribute.t
-    yield from attribute.tensors
-    alone = [attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else []
-    for sparse in (*alone, *attribute.sparse_tensors):
-        yield from (sparse.values, sparse.indices)
 
 
 def _attribute_content(attribute: AttributeProto) -> object:

@@ -32,7 +32,7 @@ def walk_tensors(model: onnx.ModelProto) -> Iterator[Held]:
     for function in model.functions:
         yield from _node_tensors(function.node)
         for attribute in function.attribute_proto:
-            yield from _attribute_tensors(attribute, function.name)
+            yield from attribute_tensors(attribute, function.name)
 
 
 def _graph_tensors(graph: onnx.GraphProto) -> Iterator[Held]:
@@ -48,10 +48,11 @@ def _node_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[Held]:
     for node in nodes:
         if attributes := node.attribute:  # which is quicker than to walk none
             for attribute in attributes:
-                yield from _attribute_tensors(attribute, node.name or node.op_type)
+                yield from attribute_tensors(attribute, node.name or node.op_type)
 
 
-def _attribute_tensors(attribute: onnx.AttributeProto, node: str) -> Iterator[Held]:
+def attribute_tensors(attribute: onnx.AttributeProto, node: str = "") -> Iterator[Held]:
+    """Yield the tensors of an attribute, with the name of its node."""
     if attribute.HasField("t"):
         yield attribute.t, node
     for tensor in attribute.tensors:

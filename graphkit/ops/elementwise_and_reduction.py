@@ -7,7 +7,7 @@ them are scalers, linear models, support vectors and trees of ai.onnx.ml, of whi
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from math import prod
 
@@ -229,19 +229,16 @@ def _fold_elements(ctx: InferenceContext, axes: set[int], dims: Dims) -> Array |
         if total.item() is None:
             return None
     if step in UNORDERED:  # in float64, also of integers, in whatever order
-        if not _is_counted(listed, total.item(), step):
+        ends = [(lower(each), upper(each)) for each in map(Expr.of, listed)]
+        most = [max(-low, high) for low, high in ends]
+        if all(low >= 0 for low, _ in ends):
+            is_held = is_exact(total.item(), TensorProto.DOUBLE)
+        else:
+            is_held = (sum(most) if step == "Add" else prod(max(size, 1) for size in most)) <= EXACT[64]
+        if not is_held:
             return None
         held_in_float64(ctx, total)
     return total.reshape(sizes)
-
-
-def _is_counted(elements: Sequence[Element], total: Element, step: str) -> bool:
-    """Whether float64 holds all that a sum or a product of integers comes by, in any order."""
-    ends = [(lower(each), upper(each)) for each in map(Expr.of, elements)]  # type: ignore[arg-type]
-    if all(low >= 0 for low, _ in ends):
-        return is_exact(total, TensorProto.DOUBLE)
-    sizes = [max(-low, high) for low, high in ends]
-    return (sum(sizes) if step == "Add" else prod(max(size, 1) for size in sizes)) <= EXACT[64]
 
 
 def arg_extreme(ctx: InferenceContext) -> Tensor:

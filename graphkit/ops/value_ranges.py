@@ -136,16 +136,6 @@ def broadcast_form(form: Form, dims: Dims | None) -> Form:
     return grown or form.range
 
 
-def add_forms(left: Form, right: Form, dims: Dims | None, *, all_meet: bool) -> Form:
-    """Return the form of a sum, given whether each element of one side meets each of the other."""
-    a, b = broadcast_form(left, dims), broadcast_form(right, dims)
-    if isinstance(a, Affine) and isinstance(b, Affine):
-        return Affine.of(a.dims, a.start + b.start, [x + y for x, y in zip(a.strides, b.strides, strict=True)])
-    if not all_meet:
-        raise UnknownError("it is not known whether the greatest elements meet")
-    return ValueRange(a.range.low + b.range.low, a.range.high + b.range.high)
-
-
 def fit_form(dims: Dims, data: Array | np.ndarray) -> Form | None:
     """Return a form that holds for all of these integers or expressions, None where there is none."""
     if data.dtype == object and not all(isinstance(element, int | Expr) for element in data.flat):
@@ -354,7 +344,12 @@ def _add_form(view: ElementsView) -> Form:
     # each element of one input meets each of the other: one is uniform, or they vary along different axes
     pairs = zip(view.dims(0)[::-1], view.dims(1)[::-1], strict=False)
     all_meet = any(view.form(index).uniform is not None for index in (0, 1)) or all(1 in pair for pair in pairs)
-    return add_forms(view.form(0), right, view.out, all_meet=all_meet)
+    a, b = broadcast_form(view.form(0), view.out), broadcast_form(right, view.out)
+    if isinstance(a, Affine) and isinstance(b, Affine):
+        return Affine.of(a.dims, a.start + b.start, [x + y for x, y in zip(a.strides, b.strides, strict=True)])
+    if not all_meet:
+        raise UnknownError("it is not known whether the greatest elements meet")
+    return ValueRange(a.range.low + b.range.low, a.range.high + b.range.high)
 
 
 def _with_uniform(view: ElementsView) -> tuple[Form, Expr]:

@@ -233,13 +233,10 @@ def _excludes_sizes(shapes: Shapes, scopes: Collection[Scope], known_lengths: Se
     known = reduce_rows(facts, names)
     if any(size < (0 if "past" in name else 1) for name, size in fixed_sizes(known).items()):
         return True
-    return "" in known or len(rows) < len(free) or _free_sums(rows, known, names) < len(free)
-
-
-def _free_sums(rows: Sequence[Row], known: Mapping[str, Row], names: Sequence[str]) -> int:
-    """Return how many of some sums can be chosen freely if others are 0."""
+    # how many of the sums can be chosen freely if others are 0
     with_known = reduce_rows([*known.values(), *({n: f for n, f in row.items() if n} for row in rows)], names)
-    return len(with_known) - len(known) - ("" in with_known and "" not in known)
+    count = len(with_known) - len(known) - ("" in with_known and "" not in known)
+    return "" in known or len(rows) < len(free) or count < len(free)
 
 
 def _required_length(

@@ -51,7 +51,11 @@ def find_sources(inputs: Shaped) -> tuple[tuple[Source, ...], tuple[Unread, ...]
             missing = dim.symbols - sources.keys()
             if len(missing) == 1 and (line := _linear_terms(dim, symbol := symbols[min(missing)])) is not None:
                 sources[symbol.name] = _symbol_source(symbol, name, axis, *line)
-    unread = (Unread(name, _unsourced_reason(name, inputs)) for name in symbols if name not in sources)
+    unread: list[Unread] = []
+    for name in (name for name in symbols if name not in sources):
+        places = [f"'{dim}' of input '{entry}'" for entry, _, dim in _input_dims(inputs) if name in dim.symbols]
+        reason = f"it stands only in {', '.join(dict.fromkeys(places))}, which cannot be solved for it"
+        unread.append(Unread(name, reason))
     return tuple(sources.values()), tuple(unread)
 
 
@@ -72,11 +76,6 @@ def _linear_terms(dim: Expr, symbol: Symbol) -> tuple[int, Expr] | None:
     factor = next((factor for monomial, factor in dim.terms if monomial == (symbol,)), 0)
     rest = dim - Expr.from_atom(symbol) * factor
     return (factor, rest) if factor and symbol.name not in rest.symbols else None
-
-
-def _unsourced_reason(name: str, inputs: Shaped) -> str:
-    places = [f"'{dim}' of input '{entry}'" for entry, _, dim in _input_dims(inputs) if name in dim.symbols]
-    return f"it stands only in {', '.join(dict.fromkeys(places))}, which cannot be solved for it"
 
 
 Element = Expr | Ratio | float | None  # None where it is not known

@@ -23,7 +23,6 @@ from graphkit.shapes.constraints.node_constraints import Assignment, SharedPreco
 from graphkit.shapes.constraints.size_grid import (
     Grid,
     SizeRule,
-    broken_sizes,
     candidate_sizes,
     free_symbols,
     size_rules,
@@ -110,7 +109,8 @@ class _Search:
     def __init__(self, grid: Grid, base: Assignment) -> None:
         self.grid, self.base = grid, base
         tried = candidate_sizes(base, grid.sizes, grid.ties, grid.symbols)[1:]
-        tried += broken_sizes(base, grid.sizes, grid.ties)
+        # one symbol does not follow from the others: mistakes that a caller can make
+        tried += [{**base, name: size} for name in grid.ties for size in grid.sizes[name] if size != base[name]]
         self.places: dict[Direction, list[Assignment]] = {}
         changes = [(self.changed_symbols(sizes), sizes) for sizes in tried]
         for names, sizes in sorted(changes, key=lambda change: self.distance(*change)):

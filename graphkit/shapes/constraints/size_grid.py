@@ -48,17 +48,13 @@ def ties_of(preconditions: Iterable[Precondition], symbols: Symbols) -> dict[str
         for left, right in precondition.equalities():
             for name, solution in _solved_symbols(left, right):
                 expr = solution.substitute(ties)
-                if name in symbols and name not in ties and name not in expr.symbols and _is_plain(expr):
+                atoms = [atom for monomial, _ in expr.terms for atom in monomial]
+                is_plain = bool(atoms) and all(isinstance(atom, Symbol) for atom in atoms)  # has a value at all sizes
+                if is_plain and name in symbols and name not in ties and name not in expr.symbols:
                     ties = {tied_name: known.substitute({name: expr}) for tied_name, known in ties.items()}
                     ties[name] = expr
                     break
     return ties
-
-
-def _is_plain(expr: Expr) -> bool:
-    """Whether an expression is not a number, and has a value at all sizes."""
-    atoms = [atom for monomial, _ in expr.terms for atom in monomial]
-    return bool(atoms) and all(isinstance(atom, Symbol) for atom in atoms)
 
 
 def _solved_symbols(left: Expr, right: Expr) -> Iterator[tuple[str, Expr]]:
@@ -128,11 +124,6 @@ def candidate_sizes(base: Assignment, sizes: Sizes, ties: Ties, symbols: Symbols
             break
     ends = {name: (symbol.lower, symbol.upper) for name, symbol in symbols.items()}
     return [one for one in assignments if all(ends[name][0] <= size <= ends[name][1] for name, size in one.items())]
-
-
-def broken_sizes(base: Assignment, sizes: Sizes, ties: Ties) -> list[dict[str, int]]:
-    """Return assignments in which one symbol does not follow from the others: mistakes that a caller can make."""
-    return [{**base, name: size} for name in ties for size in sizes[name] if size != base[name]]
 
 
 MAX_VISITS = 4096  # sizes looked at for dims at which all is well
