@@ -9,7 +9,7 @@ touches their `values`.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, TypeAlias
 
 import networkx as nx
@@ -100,10 +100,8 @@ def _restore_words(source: Described, target: Described) -> None:
     target.metadata_props.extend(source.metadata_props)
 
 
-def _value_infos(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
-    yield from graph.input
-    yield from graph.output
-    yield from graph.value_info
+def _value_infos(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    return [*graph.input, *graph.output, *graph.value_info]
 
 
 Network: TypeAlias = "nx.DiGraph[Node | Value]"

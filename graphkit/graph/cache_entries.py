@@ -320,7 +320,12 @@ def _by_flow(scope: Scope, inputs: Iterable[Value], outputs: Iterable[Value]) ->
     Nothing but the output may fit the state and be computed from it. That is computed from another input too, and fits
     none of these, unless its name is that of the state with a number, as PyTorch's exporter tells the two apart.
     """
-    named = {past: words for past in inputs if (words := _state_words(past))}
+    named: dict[Value, set[str]] = {}  # of rank 2 or more, by words of nothing but a state and its number
+    for past in inputs:
+        declared, words = hinted_type(past), set(filter(str.isalpha, split_name(past.name))) - DIRECTIONS
+        is_state = words and words <= CELLS and not words >= HIDDEN_STATES
+        if is_state and declared is not None and len(declared.dims or ()) > 1:
+            named[past] = words
     inputs = scope.inputs if named else ()
     reached = {value: {*walk_breadth_first([value], values_computed_from)} for value in inputs}
     next_of = {}
@@ -353,13 +358,6 @@ def _pair_state_names(scope: Scope, inputs: Iterable[Value], outputs: Iterable[V
     others = [value for value in scope.inputs if value.tensor is None and value not in {*found, *known}]
     is_step = bool(others) and not {*scope.outputs} <= {*found.values(), *known.values()}
     return found if is_step and len(found) + len(known) > 1 else {}
-
-
-def _state_words(value: Value) -> set[str]:
-    """Return the words of a name of nothing but a state and its number, of an input of rank 2 or more."""
-    declared, words = hinted_type(value), set(filter(str.isalpha, split_name(value.name))) - DIRECTIONS
-    is_state = words <= CELLS and not words >= HIDDEN_STATES
-    return words if is_state and declared is not None and len(declared.dims or ()) > 1 else set()
 
 
 def _find_fitting_pairs(inputs: Iterable[Value], outputs: Iterable[Value], test: Test) -> list[tuple[Value, Value]]:

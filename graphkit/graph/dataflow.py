@@ -130,7 +130,11 @@ def check_scopes(scopes: tuple[Scope, ...], file: str | None = None) -> None:
             if scope.problems:
                 _check_names(scope, file)
             for node in scope.nodes:
-                fault = _attribute_fault(node, root is not scopes[0])
+                fault, attributes = "", node.attributes
+                if len(attributes) < len(node.proto.attribute):
+                    fault = "has two attributes of one name"
+                elif root is scopes[0] and (bound := [name for name in attributes if attributes[name].ref_attr_name]):
+                    fault = f"takes its attribute '{bound[0]}' from the call of a function, and is in none"
                 if fault or (node.op_type not in functions and (fault := find_misfit(node))):
                     raise ModelError(f"{node.operator} {fault}", file=file, node=node.path, hint=HINT)
 
@@ -147,16 +151,6 @@ def _check_names(scope: Scope, file: str | None) -> None:
     for node in scope.nodes:
         if node not in done:
             raise ModelError("it needs its own result: nodes read each other in a circle", file=file, node=node.path)
-
-
-def _attribute_fault(node: Node, is_in_function: bool) -> str:
-    """Return the fault of a node's attributes that no operator allows, "" for none."""
-    if len(node.attributes) < len(node.proto.attribute):
-        return "has two attributes of one name"
-    for name, attribute in node.attributes.items():
-        if attribute.ref_attr_name and not is_in_function:
-            return f"takes its attribute '{name}' from the call of a function, and is in none"
-    return ""
 
 
 class Form(Struct, frozen=True):

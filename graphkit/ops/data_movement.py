@@ -137,15 +137,14 @@ def _explicit_dim(ctx: InferenceContext, source: Dims, index: int, element: Elem
         raise ctx.impossible(problem, "a target dim of 0 has nothing to copy")
     expr = Expr.of(element)  # type: ignore[arg-type]
     least = lower(expr)
-    if least >= 1 or (least >= 0 and (allow_zero or index >= len(source) or _is_zero_together(source[index], expr))):
-        return expr  # a 0 that has nothing to copy is an error
-    return None
-
-
-def _is_zero_together(copied: Expr, expr: Expr) -> bool:
-    """Whether a dim is 0 where an expression is, so that copying the dim and setting 0 mean the same."""
-    atom = expr.atom
-    return copied == expr or (atom is not None and copied.substitute({str(atom): 0}) == 0)
+    if least < 0:
+        return None
+    if least >= 1 or allow_zero or index >= len(source):  # a 0 that has nothing to copy is an error
+        return expr
+    copied, atom = source[index], expr.atom
+    # where this dim is 0 whenever the expression is, copying it and setting 0 mean the same
+    is_same = copied == expr or (atom is not None and copied.substitute({str(atom): 0}) == 0)
+    return expr if is_same else None
 
 
 def infer_flatten(ctx: InferenceContext) -> Tensor:
