@@ -256,7 +256,7 @@ def _past_dim(shapes: Shapes) -> Expr | None:
         dims = shapes[past].dims
         if entry.axis is not None and dims is not None and not shapes.model.roles.is_cross(entry):
             after = shapes[entry.present].dims if entry.present is not None else None
-            is_kept = after is not None and after[entry.axis] == dims[entry.axis]
+            is_kept = after is not None and after[entry.axis : entry.axis + 1] == (dims[entry.axis],)
             lengths.append((is_kept, dims[entry.axis]))
     return min(lengths, key=lambda length: length[0], default=(False, None))[1]
 

@@ -57,3 +57,14 @@ def test_onnxruntime_says_so(slots: int, outcome: AbstractContextManager[object]
 def test_other_declarations_of_what_it_gives_are_proven() -> None:
     found = check_equivalence(decoder(8), decoder(8, "b, 1, slots, 16"))
     assert {output.exactness for output in found.outputs} == {"bit for bit"}, str(found)
+
+
+def test_a_present_that_is_declared_with_a_rank_that_it_does_not_have_tells_nothing() -> None:
+    pairs = ("float[b, 1, past, 4] past_key_values_0_{}", "float[b, 1, total, 4] present_0_{}")
+    caches, outputs = (", ".join(map(pair.format, ("key", "value"))) for pair in pairs)
+    sums = " ".join(
+        f"present_0_{each} = ReduceSum <keepdims = 0> (past_key_values_0_{each})" for each in ("key", "value")
+    )
+    text = f"(int64[b, s] input_ids, {caches}) => (float[b, s, 8] logits, {outputs})"
+    model = model_of(f"{text} {{ logits = Gather (table, input_ids) {sums} }}", 18, table=np.ones((16, 8), np.float32))
+    assert str(legal_sizes(model).past) == "past"
