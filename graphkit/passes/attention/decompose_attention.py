@@ -59,13 +59,13 @@ def _head_sizes(editor: Editor, node: Node) -> HeadSizes:
     operands = [value for value in node.inputs[:3] if value is not None]
     dims = [shape for value in operands if (shape := editor.shapes[value].dims) is not None]
     is_packed, ranks = len(operands) == 1, {len(shape) for shape in dims}
-    if len(dims) not in (1, 3) or len(dims) != len(operands) or len(ranks) != 1 or not ranks <= {3, 4}:
+    if len(dims) != len(operands) or (len(dims), *ranks) not in ((1, 3), (3, 3), (3, 4)):
         raise MatchFailure("queries, keys and values are not three tensors of rank 3 or of rank 4, or one of rank 3")
     is_flat = ranks == {3}
     told = [node.attr(name, 0) or 0 for name in HEADS[node.operator]]
     heads, groups, *rest = told if is_flat else [shape[1].constant or 0 for shape in dims]
     last = [shape[-1].constant or 0 for shape in dims]
-    if heads < 1 or groups < 1 or heads % groups or min(last) < 1 or (is_packed and not is_flat):
+    if heads < 1 or groups < 1 or heads % groups or min(last) < 1:
         raise MatchFailure("its heads and their size are not known numbers")
     if rest not in ([], [groups]) or (not is_flat and any(told) and told != [heads, groups]):
         raise MatchFailure("its attributes, keys and values do not have the same heads")

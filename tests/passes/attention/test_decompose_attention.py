@@ -193,6 +193,13 @@ def test_it_stays(reason: str, model: Model) -> None:
     assert [text.partition(": ")[2] for text in reasons(outcome)] == [reason]
 
 
+def test_heads_apart_are_not_packed() -> None:
+    outcome = PASS.run(
+        grouped("", "", "float[N, 4, S, 16] q, float[N, 2, past, 16] pk, float[N, 2, past, 16] pv", ", ")
+    )
+    assert ["queries, keys and values are not three tensors" in text for text in reasons(outcome)] == [True]
+
+
 @pytest.mark.parametrize("dims", ["S", 'N, "S + 1"', "N, S, 1"])
 def test_it_stays_where_positions_are_not_those_of_its_tokens(dims: str) -> None:
     model = grouped(", do_rotary = 1", ", c, z, at", f"{GROUPED}, int64[{dims}] at")
