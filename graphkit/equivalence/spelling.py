@@ -74,7 +74,14 @@ def _inline_functions(proto: ModelProto) -> ModelProto:
             given = {attribute.name for attribute in node.attribute}
             node.attribute.extend(each for each in called.attribute_proto if each.name not in given)
     for function in proto.functions:
-        _check_passed_on(function, functions)
+        # no attribute that a function may lack may be passed on to one that has a default for it
+        for node in with_bodies(function.node):
+            called = functions.get(key_of(node))
+            defaults = {each.name for each in called.attribute_proto} if called is not None else set[str]()
+            for attribute in node.attribute:
+                if attribute.ref_attr_name in function.attribute and attribute.name in defaults:
+                    reason = f"may have no '{attribute.ref_attr_name}', for which '{node.op_type}' has a default"
+                    raise UnknownError(f"its function '{function.name}' {reason}")
         if back := next((name for name in function.output if name in function.input), ""):
             raise UnknownError(f"its function '{function.name}' gives its input '{back}' back")
         for info in function.value_info:
@@ -129,17 +136,6 @@ def draws_random_numbers(node: NodeProto) -> bool:
     """Whether a node draws random numbers, as no other one does."""
     domain = domain_of(node.domain)
     return (f"{domain}.{node.op_type}" if domain else node.op_type) in RANDOM or node.op_type.startswith("Random")
-
-
-def _check_passed_on(function: FunctionProto, functions: Mapping[FunctionKey, FunctionProto]) -> None:
-    """Check that no attribute that a function may lack is passed on to a function that has a default for it."""
-    for node in with_bodies(function.node):
-        called = functions.get(key_of(node))
-        defaults = {each.name for each in called.attribute_proto} if called is not None else set[str]()
-        for attribute in node.attribute:
-            if attribute.ref_attr_name in function.attribute and attribute.name in defaults:
-                reason = f"may have no '{attribute.ref_attr_name}', for which '{node.op_type}' has a default"
-                raise UnknownError(f"its function '{function.name}' {reason}")
 
 
 def _check_kernels(proto: ModelProto) -> None:

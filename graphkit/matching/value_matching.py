@@ -190,8 +190,10 @@ class _Matcher:
             namesake = two.producer
             if value in matching.forth or namesake is None or not same_operator(node, namesake):
                 continue
-            if self._has_rival(node, namesake):
-                continue
+            read = (matching.back[each] for each in namesake.operands if each in matching.back)
+            rivals = (reader for each in read for reader, _ in each.consumers if reader.scope is node.scope)
+            if any(matching.corresponds(rival, namesake) for rival in rivals if rival is not node):
+                continue  # another node of A computes the same as that of B: the name was only counted alike
             pairs = [(x, y) for x, y in zip(node.inputs, namesake.inputs, strict=False) if x in matching.forth]
             # at one place, tensors that are both known to be others
             reads_others = any(y in matching.back and x is not None and matching.forth[x] is not y for x, y in pairs)
@@ -201,13 +203,6 @@ class _Matcher:
                 matching.add_nodes(node, reader, "structure")
             else:
                 matching.add(value, two, "name")
-
-    def _has_rival(self, node: Node, twin: Node) -> bool:
-        """Whether another node of A computes the same as one of B, so that the name was only counted alike."""
-        read = (self.matching.back[value] for value in twin.operands if value in self.matching.back)
-        readers = (reader for value in read for reader, _ in value.consumers)
-        rivals = (reader for reader in readers if reader is not node and reader.scope is node.scope)
-        return any(self.matching.corresponds(rival, twin) for rival in rivals)
 
     def _match_backwards(self, node: Node) -> None:
         forth, back = self.matching.forth, self.matching.back

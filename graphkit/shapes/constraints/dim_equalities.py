@@ -130,8 +130,13 @@ def fixed_by(
     was = Inputs(original, spec).symbolic
     labels = original.label, rewritten.label
     for name in theirs:
-        if name in computed:
-            pairs += _as_computed(name, computed[name], now.get(name))
+        if name in computed:  # nothing follows where a run fails for another rank or number
+            before, after = computed[name], now.get(name)
+            if before is None and after is not None:
+                pairs.append(Pair(name, symbol(f"{RANK_OF}{name}"), const(len(after))))
+            elif before is not None and after is not None and len(before) == len(after):
+                both = [Pair(name, *pair) for pair in zip(before, after, strict=True)]
+                pairs += [pair for pair in both if pair.dim.constant is None or pair.size.constant is None]
             continue
         if name not in ours:
             has_default = any(value.name == name for value in original.graph.inputs)
@@ -154,16 +159,6 @@ def fixed_by(
             meanings.setdefault(pair.size.name, pair.dim)
     known = [Pair(name, dim, size.substitute(meanings)) for name, dim, size in pairs if size.symbols <= meanings.keys()]
     return [pair for pair in known if pair.dim != pair.size], spec
-
-
-def _as_computed(name: str, was: Dims, now: Dims) -> list[Pair]:
-    """Return the dims of a value that is computed; none where a run fails for another rank or number."""
-    if was is None and now is not None:
-        return [Pair(name, symbol(f"{RANK_OF}{name}"), const(len(now)))]
-    if was is None or now is None or len(was) != len(now):
-        return []
-    pairs = [Pair(name, *pair) for pair in zip(was, now, strict=True)]
-    return [pair for pair in pairs if pair.dim.constant is None or pair.size.constant is None]
 
 
 def _unlike_error(name: str, kinds: tuple[str, str], labels: tuple[str, str]) -> UsageError:
