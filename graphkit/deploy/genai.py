@@ -23,6 +23,7 @@ from graphkit.analysis.cost_changes import CostChange
 from graphkit.analysis.model_interface import check_frozen_sizes
 from graphkit.deploy.export_inputs import drop_idle_inputs
 from graphkit.deploy.export_pipeline import (
+    MOST,
     Pipeline,
     decoder_settings,
     find_pipeline,
@@ -317,7 +318,8 @@ def _make_config(
     text = decoder_settings(plain)
     settings = {**text, **{key: value for key, value in generation.items() if value is not None}}
     ends, pads, begins = (read_tokens(settings.get(f"{name}_token_id")) for name in ("eos", "pad", "bos"))
-    context = context or next((size for key in CONTEXT if type(size := settings.get(key)) is int), None)
+    sizes = (size for key in CONTEXT if type(size := settings.get(key)) is int and 0 < size <= MOST)
+    context = context or next(sizes, None)
     if not ends or context is None:
         missing = "which token ends a text - add generation_config.json"
         missing = "how long a text may be - give --max-length" if ends else missing

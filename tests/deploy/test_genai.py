@@ -131,6 +131,13 @@ def test_a_decoder_is_described_by_what_its_graph_and_its_configurations_say(qwe
     assert (tmp_path / "out" / "model.onnx").read_bytes() == (qwen / "model.onnx").read_bytes()
 
 
+@pytest.mark.parametrize("size", [-5, 0, 10**30])
+def test_a_length_that_no_text_has_is_not_taken(size: int, qwen: Path, tmp_path: Path) -> None:
+    (qwen / "config.json").write_text(json.dumps({"max_position_embeddings": size}))
+    with pytest.raises(UsageError, match="how long a text may be"):
+        genai_folder(qwen, tmp_path / "out", QUICK)
+
+
 def test_two_models_become_a_pipeline_over_one_file_of_weights(gpt2_pair: Path, tmp_path: Path) -> None:
     report = genai_folder(gpt2_pair, tmp_path / "out", GenaiOptions(max_length=40))
     model = config_of(tmp_path / "out")["model"]
