@@ -206,9 +206,6 @@ def find_pipeline(path: Path) -> Pipeline:
         raise UsageError(
             f"{shown_path(path)}: it has a decoder of the first step and none of later steps - export both"
         )
-    if step is not None and not step.roles.all("tokens") and (rows := step.roles.first("embeddings")) is not None:
-        problem = f"each step reads '{rows.name}', rows of embeddings, and no tokens"
-        raise UsageError(f"{step.label}: {problem} - export it with its table of embeddings")
     encoder = by_role.get("encoder")
     if encoder is None and not _has_encoder(first, step) and any(map(_reads_encoder, (first, step))):
         problem = "it has a decoder that reads an encoder, and no encoder - export it too"

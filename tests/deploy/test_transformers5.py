@@ -666,15 +666,20 @@ def test_a_decoder_of_rows_alone_needs_its_table(tmp_path: Path) -> None:
     model = onnx.load(export / "model.onnx", load_external_data=False)
     (lookup,) = (node for node in model.graph.node if "input_ids" in node.input)
     (ids,) = (info for info in model.graph.input if info.name == "input_ids")
-    dims = ["batch_size", "sequence_length", None]
+    (table,) = (tensor for tensor in model.graph.initializer if tensor.name == lookup.input[0])
+    dims = ["batch_size", "sequence_length", table.dims[1]]
     ids.CopyFrom(helper.make_tensor_value_info("inputs_embeds", onnx.TensorProto.FLOAT, dims))
     model.graph.node.remove(lookup)
     for node in model.graph.node:
         node.input[:] = ["inputs_embeds" if name == lookup.output[0] else name for name in node.input]
     onnx.save(model, export / "model.onnx")
-    for make in (graphkit.bundle_folder, graphkit.lower_folder):
-        with pytest.raises(UsageError, match=r"rows of embeddings, and no tokens - export it with its table"):
-            make(export, tmp_path / "out")
+    with pytest.raises(UsageError, match=r"rows of embeddings, and no tokens.* - export it with its table, or give"):
+        graphkit.lower_folder(export, tmp_path / "out", graphkit.LowerOptions(max_cache_len=22))
+    with pytest.raises(UsageError, match=r"not known what 'inputs_embeds' is for - name it in a bundle\.toml"):
+        graphkit.bundle_folder(export, tmp_path / "out", graphkit.BundleOptions(max_cache=22))
+    graphkit.lower_folder(export, tmp_path / "out", graphkit.LowerOptions(max_cache_len=22, verify=False))
+    (step,) = Host(tmp_path / "out", unchecked=True).contract.methods
+    assert [port.name for port in step.inputs if port.kind == "user"] == ["inputs_embeds"]
 
 
 def negate_output(file: Path) -> None:
