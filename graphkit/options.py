@@ -80,13 +80,13 @@ def as_declared() -> DimSpec:
     return AS_DECLARED
 
 
-def _repeatable(name: str, text: str, metavar: str, *, is_rare: bool = False) -> Flag:
+def _repeatable_option(name: str, text: str, metavar: str, *, is_rare: bool = False) -> Flag:
     return Flag(name=name, help=text, metavar=metavar, kind="tuple", is_rare=is_rare)
 
 
-DIM = _repeatable("--dim", "Set a symbol, or one dim, such as x.0=1; repeatable.", "NAME=N")
-INPUT = _repeatable("--input", "Set the shape of an input; repeatable.", "NAME=AxBxC")
-RANGE = _repeatable(
+DIM = _repeatable_option("--dim", "Set a symbol, or one dim, such as x.0=1; repeatable.", "NAME=N")
+INPUT = _repeatable_option("--input", "Set the shape of an input; repeatable.", "NAME=AxBxC")
+RANGE = _repeatable_option(
     "--range", "Set bounds of a symbol; either may be left out; repeatable.", "NAME=LO:HI", is_rare=True
 )
 SIZES = (DIM, INPUT, RANGE)
@@ -127,7 +127,7 @@ TIMED_ON = Flag(
 STEPS = Flag(help="Number of greedy decoding steps in the proof of a split.", is_rare=True)
 SEED = Flag(help="Seed of the generated inputs.", least=0, is_rare=True)
 BLOCKED_BY = Flag(help="Show what keeps the model from a target; see graphkit targets.", metavar="NAME|FILE")
-MAP = _repeatable("--map", "A tensor of A and its name in B, if that differs; repeatable.", "NAME=NAME")
+MAP = _repeatable_option("--map", "A tensor of A and its name in B, if that differs; repeatable.", "NAME=NAME")
 PROVIDER = Flag(
     help="Run the result on an execution provider of onnxruntime too, such as webgpu; see graphkit providers. The "
     "original runs on the CPU. Outputs may differ by the tolerance of the device: that is a test, and no proof.",

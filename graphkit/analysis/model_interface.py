@@ -324,7 +324,7 @@ def has_manifest(model: Model) -> bool:
     return model.path is not None and (model.path.parent / MANIFEST).is_file()
 
 
-def _dims(value: Value | None) -> tuple[Dim, ...]:
+def _hinted_dims(value: Value | None) -> tuple[Dim, ...]:
     return hinted_dims(value) or ()
 
 
@@ -341,7 +341,7 @@ def _is_name(value: Value, axis: int) -> bool:
 def _is_frozen(model: Model, value: Value, axis: int) -> bool:
     """Whether a number stands for a dim while others are open, or is its name, and that of a dim of an output too."""
     if not _is_name(value, axis):
-        return any(not isinstance(dim, int) for each in model.roles.inputs for dim in _dims(each))
+        return any(not isinstance(dim, int) for each in model.roles.inputs for dim in _hinted_dims(each))
     outputs = [declared_dims(output) or () for output in model.graph.outputs]
     return any(dim_at(value, axis) in d for d in outputs) or all(isinstance(dim, int) for d in outputs for dim in d)
 
@@ -354,7 +354,7 @@ def _frozen_pasts(model: Model) -> Iterator[Row]:
     """Yield the lengths that pasts have to have, of caches that grow from one number to a larger one."""
     lengths: dict[int, list[Value]] = defaultdict(list)
     for entry in _self_attention(model.roles):
-        before, after = _dims(entry.past), _dims(entry.present)
+        before, after = _hinted_dims(entry.past), _hinted_dims(entry.present)
         grown = [at for at, pair in enumerate(zip(before, after, strict=False)) if pair[0] != pair[1]]
         is_known = len(grown) == 1 and len(before) == len(after)
         if entry.past is not None and entry.present is not None and is_known:
@@ -370,7 +370,7 @@ def _lost_writes(model: Model) -> Iterator[Row]:
     """Yield the caches of self-attention that nothing new is written into, of layers without any other."""
     roles = model.roles
     reads_encoder = bool(roles.all(*OF_ENCODER)) or any(entry.slot.attention == "encoder" for entry in roles.cache)
-    new = [value for value, role in roles.inputs.items() if role not in HELD and _dims(value)]
+    new = [value for value, role in roles.inputs.items() if role not in HELD and _hinted_dims(value)]
     reached = set(walk_breadth_first(new, values_computed_from)) if roles.pasts and new else set(roles.outputs)
     written = {entry.slot.index[:1] for entry in roles.cache if entry.present in reached}
     kept = [entry for entry in roles.cache if entry.present is not None and entry.slot.index[:1] not in written]
@@ -385,7 +385,7 @@ def _frozen_batch(model: Model) -> Iterator[Row]:
     rows: dict[tuple[str, int], list[Value]] = defaultdict(list)
     for value in model.roles.all(*SOURCES, "image"):
         key = "pictures" if model.roles.of(value) == "image" else "batch", _number_at(value, 0)
-        if key[1] and key != ("pictures", 1) and len(_dims(value)) > 1 and _is_frozen(model, value, 0):
+        if key[1] and key != ("pictures", 1) and len(_hinted_dims(value)) > 1 and _is_frozen(model, value, 0):
             rows[key].append(value)
     yield from ((*key, values) for key, values in rows.items())
 
@@ -397,8 +397,10 @@ def _frozen_lengths(model: Model) -> Iterator[Row]:
         size = _number_at(value, 1)
         if size > 1 and (roles.cache or _is_name(value, 1)) and _is_frozen(model, value, 1):
             yield "tokens", size, [value]
-    cross = {dim for entry in roles.cache if roles.is_cross(entry) for dim in _dims(entry.present)[1:]}
-    slots = {dim for entry in _self_attention(roles) for value in (entry.past, entry.present) for dim in _dims(value)}
+    cross = {dim for entry in roles.cache if roles.is_cross(entry) for dim in _hinted_dims(entry.present)[1:]}
+    slots = {
+        dim for entry in _self_attention(roles) for value in (entry.past, entry.present) for dim in _hinted_dims(value)
+    }
     lengths = [dim_at(value, 1) for value, role in roles.inputs.items() if role not in ("past", *MASKS)]
     lengths += [dim_at(past, entry.axis) for past, entry in roles.pasts.items()]
     for value in roles.all("mask", "encoder mask"):
@@ -433,7 +435,7 @@ def _missing_mask(model: Model) -> Iterator[Row]:
     """Yield that a decoder of several rows takes no mask, so that padding counts as tokens."""
     roles, known = model.roles, (*SOURCES, *HELD, "token types")
     sources = roles.all("tokens", "embeddings")
-    may_mask = any(role in MASKS or (role not in known and _dims(value)) for value, role in roles.inputs.items())
+    may_mask = any(role in MASKS or (role not in known and _hinted_dims(value)) for value, role in roles.inputs.items())
     is_decoder = _self_attention(roles) or (roles.states and roles.logits is not None)
     reads_encoder = roles.all(*OF_ENCODER) or any(roles.is_cross(entry) for entry in roles.cache)
     if sources and is_decoder and not reads_encoder and not may_mask and not isinstance(dim_at(sources[0], 0), int):

@@ -47,7 +47,9 @@ def find_windows(model: Model) -> Mapping[CacheEntry, int]:
             continue
         if entry in cut:  # the new one may count beside those that are kept
             full = _sizes_of_step(model, cut[entry])
-            windows = {None if isinstance(mask, Node) else _slots(shapes, mask, -1, full) for mask in _find_masks(past)}
+            windows = {
+                None if isinstance(mask, Node) else _count_slots(shapes, mask, -1, full) for mask in _find_masks(past)
+            }
         else:
             windows = {_window_of(model, mask, shapes, bounds) for mask in dict.fromkeys(_find_masks(past))}
         if len(windows) == 1 and (window := windows.pop()) is not None:
@@ -61,7 +63,7 @@ def cut_caches(model: Model) -> Mapping[CacheEntry, int]:
     found = dict[CacheEntry, int]()
     for past, entry in model.roles.pasts.items():
         if not model.roles.is_cross(entry) and entry.axis is not None:
-            before, kept = (_slots(shapes, value, entry.axis, sizes) for value in (past, entry.present))
+            before, kept = (_count_slots(shapes, value, entry.axis, sizes) for value in (past, entry.present))
             if before == PAST and kept is not None and kept < LARGEST:
                 found[entry] = kept
     return found
@@ -77,7 +79,7 @@ def _sizes_of_step(model: Model, past: int) -> Mapping[str, int]:
     return sizes
 
 
-def _slots(shapes: Shapes, value: Value | None, axis: int, sizes: Mapping[str, int]) -> int | None:
+def _count_slots(shapes: Shapes, value: Value | None, axis: int, sizes: Mapping[str, int]) -> int | None:
     dims = (None if value is None else shapes[value].dims) or ()
     return dims[axis].substitute(sizes).constant if -len(dims) <= axis < len(dims) else None
 

@@ -145,7 +145,7 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
         words = (asked.baseline, asked.target, *names)
         files = (Path(word) for word in words if word is not None and Path(word).is_file())
         read = [*files, *(path for model in loaded for path in model.files)]
-        shown = result if asked.full or asked.only else _brief(result, asked)
+        shown = result if asked.full or asked.only else _brief_result(result, asked)
         is_full = output is None and shown is result
         _show_report(result, shown, chosen, output, read, is_full=is_full, has_lines=not is_alone)
         if asked.lock is not None and result.failures:  # a model that is missing in it could change unseen
@@ -171,7 +171,7 @@ def _read_gate(asked: ReportFlags) -> Gate | None:
     return Gate(asked.strict, read_kinds(kinds), baseline, asked.lock is not None, partitions)
 
 
-def _brief(result: Report | Comparison, asked: ReportFlags) -> Report | Comparison:
+def _brief_result(result: Report | Comparison, asked: ReportFlags) -> Report | Comparison:
     """Return what a terminal shows: of one model a line for each section, of several the verdict on each.
 
     Sections that options are about are shown.

@@ -192,7 +192,9 @@ def recurrent_methods(path: Path) -> tuple[Chain, ...]:
     models = [model for model in models if model is not prompt]
     if any(model.roles.cache and not model.roles.pasts for model in models):  # decoders of the first and later steps
         return ()
-    steps = [model for model in models if model.roles.states] or [m for m in models if len(models) == 1 and _starts(m)]
+    steps = [model for model in models if model.roles.states] or [
+        m for m in models if len(models) == 1 and _reads_prompt(m)
+    ]
     if len(steps) != 1:
         return tuple(_make_chain(method_name(model, GENERATED), "step", model) for model in models) if steps else ()
     (step,) = steps
@@ -223,7 +225,7 @@ def _fixed_prompt(models: Sequence[Model]) -> Model | None:
     return prompts[0] if prompts[0].roles.cache or first_states(prompts[0], step) else None
 
 
-def _starts(model: Model) -> bool:
+def _reads_prompt(model: Model) -> bool:
     """Whether a decoder with a cache reads a prompt token by token, as no other model does and it takes one alone."""
     roles, tokens = model.roles, model.roles.first("tokens")
     beside = roles.all("encoder state", "encoder tokens", "encoder mask") or any(map(roles.is_cross, roles.cache))

@@ -556,7 +556,7 @@ def settle_with_judges(
         except GraphkitError as error:
             notes.append(f"With {names} it cannot be lowered: {error}.")
             break
-        if _content(models_of(other)) == _content(models_of(draft)):
+        if _model_contents(models_of(other)) == _model_contents(models_of(draft)):
             notes.append(f"{names} changed nothing.")
             break
         answers = _ask_round(models_of(other), judges, seconds, progress)
@@ -568,7 +568,7 @@ def settle_with_judges(
     return draft, found.judgements, tuple(notes) if len(notes) > 1 or found.left else ()
 
 
-def _content(models: Models) -> list[bytes]:
+def _model_contents(models: Models) -> list[bytes]:
     return [part.model.proto.SerializeToString(deterministic=True) for part in models[0]]
 
 

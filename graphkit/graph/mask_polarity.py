@@ -279,7 +279,7 @@ def _matrix_product(node: Node, inputs: Sequence[Elements]) -> Elements:
     return DATA if product.is_data else _bound_reduction(node, [product])
 
 
-def _einsum(node: Node, inputs: Sequence[Elements]) -> Elements:
+def _einsum_bounds(node: Node, inputs: Sequence[Elements]) -> Elements:
     """Return the bounds of a transposed mask; what is summed is data."""
     terms = str(node.attr("equation", "")).replace(" ", "").split("->")
     is_moved = len(inputs) == 1 and len(terms) == 2 and sorted(terms[0]) == sorted(terms[1])
@@ -324,7 +324,7 @@ TRANSFERS: Mapping[str, Transfer] = {
     "Cast": _bound_cast,
     "Clip": _bound_clip,
     "ConstantOfShape": lambda node, _: _constant_bounds(node.attr("value", ZERO)),
-    "Einsum": _einsum,
+    "Einsum": _einsum_bounds,
     "Equal": _bound_equal,
     "MatMul": _matrix_product,
     "Range": lambda _, inputs: COUNT if inputs[0].low >= 0 and inputs[2].low > 0 else ANY,

@@ -55,7 +55,7 @@ def compare_interfaces(a: Model, b: Model) -> Interfaces:
 
 def compare_ports(ports_a: Sequence[Value], ports_b: Sequence[Value], kind_of: Kind | None = None) -> Ports:
     """Compare inputs, or outputs, by name; what is left by place and by its kind, where that is given."""
-    pairs = dict(_pairs(ports_a, ports_b, kind_of))
+    pairs = dict(_pair_ports(ports_a, ports_b, kind_of))
     twins = set(pairs.values())
     return Ports(
         pairs=tuple((value, pairs[value]) for value in dict.fromkeys(ports_a) if value in pairs),
@@ -66,7 +66,9 @@ def compare_ports(ports_a: Sequence[Value], ports_b: Sequence[Value], kind_of: K
     )
 
 
-def _pairs(ports_a: Sequence[Value], ports_b: Sequence[Value], kind_of: Kind | None) -> Iterator[tuple[Value, Value]]:
+def _pair_ports(
+    ports_a: Sequence[Value], ports_b: Sequence[Value], kind_of: Kind | None
+) -> Iterator[tuple[Value, Value]]:
     names = [{value.name: value for value in values} for values in (ports_a, ports_b)]
     yield from ((value_a, names[1][name]) for name, value_a in names[0].items() if name in names[1])
     if kind_of is None:
@@ -83,13 +85,13 @@ def _pairs(ports_a: Sequence[Value], ports_b: Sequence[Value], kind_of: Kind | N
 
 
 def _kind_of_input(value: Value) -> Hashable:
-    return _type(value), frozenset((node.operator, place) for node, place in value.consumers)
+    return _type_of(value), frozenset((node.operator, place) for node, place in value.consumers)
 
 
 def _kind_of_output(value: Value) -> Hashable:
     producer = value.producer.operator if value.producer is not None else None
-    return _type(value), producer, value.output_index
+    return _type_of(value), producer, value.output_index
 
 
-def _type(value: Value) -> Hashable:
+def _type_of(value: Value) -> Hashable:
     return (declared := declared_type(value)) and (declared.dtype, declared.rank)

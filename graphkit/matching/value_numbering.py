@@ -45,11 +45,11 @@ def first_difference(model: Model, tensor: TensorProto, other: Model, other_tens
     places = place_of(model, tensor), place_of(other, other_tensor)
     if places[0] is not None and places[0] == places[1]:
         return None
-    sizes = len(_payload(model, tensor)), len(_payload(other, other_tensor))
+    sizes = len(_payload_bytes(model, tensor)), len(_payload_bytes(other, other_tensor))
     if sizes[0] != sizes[1]:
         return min(sizes)
     at = 0
-    for block, same in zip(_blocks(model, tensor), _blocks(other, other_tensor), strict=True):
+    for block, same in zip(_payload_blocks(model, tensor), _payload_blocks(other, other_tensor), strict=True):
         if block != same:
             pair = (np.frombuffer(side, np.uint8) for side in (block, same))
             return at + int(np.not_equal(*pair).argmax())
@@ -57,17 +57,17 @@ def first_difference(model: Model, tensor: TensorProto, other: Model, other_tens
     return None
 
 
-def _payload(model: Model, tensor: TensorProto) -> memoryview:
+def _payload_bytes(model: Model, tensor: TensorProto) -> memoryview:
     if tensor.data_type == TensorProto.STRING:
         return memoryview(b"\0".join(tensor.string_data))
     return model.payload(tensor)
 
 
-def _blocks(model: Model, tensor: TensorProto) -> Iterator[bytes]:
+def _payload_blocks(model: Model, tensor: TensorProto) -> Iterator[bytes]:
     """Yield the bytes of a tensor, block by block; those in a file are read, not mapped."""
     place = place_of(model, tensor)
     if place is None:
-        payload = _payload(model, tensor)
+        payload = _payload_bytes(model, tensor)
         yield from (bytes(payload[at : at + BLOCK]) for at in range(0, len(payload), BLOCK))
         return
     path, offset, length = place

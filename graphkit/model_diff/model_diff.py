@@ -314,14 +314,14 @@ def interface_changes(interfaces: Interfaces) -> Iterator[Change]:
     """Yield the inputs and outputs that differ: in name, dtype, dims, order, doc string, or by having a default."""
     for kind, ports in (("input", interfaces.inputs), ("output", interfaces.outputs)):
         for value_a, value_b in (*ports.pairs, *((value, None) for value in ports.lost)):
-            before, after = _port(value_a, kind), None if value_b is None else _port(value_b, kind)
+            before, after = _port_text(value_a, kind), None if value_b is None else _port_text(value_b, kind)
             names = dict.fromkeys(f"'{value.name}'" for value in (value_a, value_b) if value is not None)
             if len(names) > 1 or before != after:
                 is_same = len(names) == 1 and kind == "output" and value_b is not None and _may_be_one(value_a, value_b)
                 what = f"{kind} {' -> '.join(names)}"
                 yield (Redeclared if is_same else Change)(what, shorten_text(before), shorten_text(after))
         for value in ports.new:
-            yield Change(f"{kind} '{value.name}'", None, shorten_text(_port(value, kind)))
+            yield Change(f"{kind} '{value.name}'", None, shorten_text(_port_text(value, kind)))
         if ports.order_a != ports.order_b:
             orders = (", ".join(f"'{name}'" for name in order) for order in (ports.order_a, ports.order_b))
             yield Change(f"order of {kind}s", *map(shorten_text, orders))
@@ -339,7 +339,7 @@ def _may_be_one(a: Value, b: Value) -> bool:
     return before != after and all(x == y for x, y in sizes if isinstance(x, int) and isinstance(y, int))
 
 
-def _port(value: Value, kind: str) -> str:
+def _port_text(value: Value, kind: str) -> str:
     scope = value.scope
     info = scope.infos.get(value.name)
     dtype, shape = type_text(info.type) if info is not None else ("?", "?")
@@ -348,17 +348,17 @@ def _port(value: Value, kind: str) -> str:
     return f"{dtype}{shape}{' with a default' if has_default else ''}{f' {doc!r}' if doc else ''}"
 
 
-def _opsets(imports: Any) -> dict[str, str]:
+def _opset_versions(imports: Any) -> dict[str, str]:
     return {as_text(entry.domain) or "ai.onnx": str(entry.version) for entry in imports}
 
 
-def _functions(model: Model) -> dict[str, str]:
+def _function_names(model: Model) -> dict[str, str]:
     signatures = {}
     for key, function in zip(function_scopes(model), model.proto.functions, strict=False):
         parts = [count_things(len(function.input), "input(s)"), count_things(len(function.output), "output(s)")]
         names = [*function.attribute, *(attribute.name for attribute in function.attribute_proto)]
         parts += [f"attributes {', '.join(map(as_text, names))}"] if names else []
-        parts += [f"{domain} {version}" for domain, version in _opsets(function.opset_import).items()]
+        parts += [f"{domain} {version}" for domain, version in _opset_versions(function.opset_import).items()]
         signatures[f"function '{'.'.join(filter(None, map(as_text, key)))}'"] = ", ".join(parts)
     return signatures
 
@@ -366,14 +366,14 @@ def _functions(model: Model) -> dict[str, str]:
 def metadata_changes(a: Model, b: Model) -> Iterator[NoteChange]:
     """Yield the notes of models and their graphs that differ: producer, versions, doc strings, metadata."""
     before, after = (
-        dict(_notes(model.proto, TOLD))
-        | {f"graph {name}": text for name, text in _notes(model.proto.graph, TOLD_OF_GRAPH)}
+        dict(_note_texts(model.proto, TOLD))
+        | {f"graph {name}": text for name, text in _note_texts(model.proto.graph, TOLD_OF_GRAPH)}
         for model in (a, b)
     )
     yield from (NoteChange(change.what, change.before, change.after) for change in changed_entries(before, after))
 
 
-def _notes(message: Message, without: set[str]) -> Iterator[tuple[str, str]]:
+def _note_texts(message: Message, without: set[str]) -> Iterator[tuple[str, str]]:
     """Yield the fields of a message as texts; metadata by key."""
     for entry, value in message.ListFields():
         if entry.name in without:
@@ -402,7 +402,7 @@ def note_changes(matching: NodeMatching, weights: Sequence[tuple[Value, Value]])
     for kind, name, before, after in notes:
         for each in changed_entries(before, after) if before != after else ():
             yield NoteChange(f"{each.what} of {kind} '{name}'", each.before, each.after, note=each.what, of=kind)
-    mine, theirs = (_annotations(model, matching) for model in matching.models)
+    mine, theirs = (_annotations_by_tensor(model, matching) for model in matching.models)
     for token in dict.fromkeys([*mine, *theirs]):
         sides = mine.get(token, []), theirs.get(token, [])
         said = [Counter(each for each, _, _ in side) for side in sides]
@@ -429,7 +429,7 @@ def _port_notes(value: Value) -> dict[str, str]:
     return notes | {name: as_text(text) for name, text in denotations.items() if text}
 
 
-def _annotations(model: Model, matching: NodeMatching) -> dict[Hashable, list[Annotated]]:
+def _annotations_by_tensor(model: Model, matching: NodeMatching) -> dict[Hashable, list[Annotated]]:
     """Return the annotations by the tensors that they are for, those of A as the tensors of B that they are."""
 
     def token(name: str) -> Hashable:
@@ -521,8 +521,8 @@ def diff(a: ModelLike, b: ModelLike, options: DiffOptions = DiffOptions()) -> Mo
         b=second.label,
         interface=tuple(interface_changes(matching.interface)),
         opsets=(
-            *changed_entries(_opsets(first.proto.opset_import), _opsets(second.proto.opset_import)),
-            *changed_entries(_functions(first), _functions(second)),
+            *changed_entries(_opset_versions(first.proto.opset_import), _opset_versions(second.proto.opset_import)),
+            *changed_entries(_function_names(first), _function_names(second)),
         ),
         metadata=(
             *metadata_changes(first, second),

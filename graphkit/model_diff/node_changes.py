@@ -125,7 +125,7 @@ def _node_differences(node_a: Node, node_b: Node, reading: _Reading) -> Iterator
         first, second = (reading.matching.values.numbers.attributes[node] for node in (node_a, node_b))
         for name in sorted({*first, *second}, key=str):
             if first.get(name) != second.get(name):
-                yield Change(as_text(name), _text(node_a, name), _text(node_b, name))
+                yield Change(as_text(name), _attribute_text(node_a, name), _attribute_text(node_b, name))
         for name in sorted(node_a.bodies.keys() ^ node_b.bodies.keys(), key=str):
             texts = ["a graph" if name in node.bodies else None for node in (node_a, node_b)]
             yield Change(as_text(name), *texts)
@@ -155,7 +155,7 @@ def _source_text(value: Value | None) -> str | None:
     return f"{value.producer.operator} '{value.producer.label}'" if value.producer is not None else f"'{value.name}'"
 
 
-def _text(node: Node, name: str) -> str | None:
+def _attribute_text(node: Node, name: str) -> str | None:
     attribute = node.attributes.get(name)
     if attribute is not None:
         return attribute_text(attribute)
@@ -218,8 +218,8 @@ def weight_changes(matching: NodeMatching, read: ReadConstants) -> Weights:
     pairs = list(_pair_constants(matching, read, mine, theirs))
     changes = [change for value_a, value_b in pairs for change in _weight_changes(value_a, value_b, mine, theirs)]
     paired = {value for pair in pairs for value in pair}
-    changes += [_lone(value, "removed", mine, theirs) for value in mine.numbers if value not in paired]
-    changes += [_lone(value, "added", theirs, mine) for value in theirs.numbers if value not in paired]
+    changes += [_lone_weight(value, "removed", mine, theirs) for value in mine.numbers if value not in paired]
+    changes += [_lone_weight(value, "added", theirs, mine) for value in theirs.numbers if value not in paired]
     equal = [(x, y) for x, y in pairs if mine.numbers[x] == theirs.numbers[y] and x.name != y.name]
     unread = {x for x in mine.numbers if mine.is_unread(x)} | {x for x, y in pairs if theirs.is_unread(y)}
     return Weights(
@@ -276,7 +276,7 @@ def _weight_changes(value_a: Value, value_b: Value, mine: _Side, theirs: _Side) 
         yield WeightChange(*names, "storage", *places)
 
 
-def _lone(value: Value, kind: WeightKind, side: _Side, other: _Side) -> WeightChange:
+def _lone_weight(value: Value, kind: WeightKind, side: _Side, other: _Side) -> WeightChange:
     names, texts = (value_path(value), ""), (_weight_text(value), "")
     if kind == "added":
         names, texts = names[::-1], texts[::-1]

@@ -205,12 +205,12 @@ def _moved_bodies(
     """
     places: dict[Hashable, Counter[Scope]] = {}
     for graph_b, nodes in theirs.items():
-        for key, count in _keys(values, nodes).items():
+        for key, count in _matching_keys(values, nodes).items():
             places.setdefault(key, Counter())[graph_b] = count
     # nodes that compute the same, and again those of one operator and name
     shared: Counter[tuple[Scope, Scope]] = Counter()
     for graph_a, nodes in mine.items():
-        for key, count in _keys(values, nodes).items():
+        for key, count in _matching_keys(values, nodes).items():
             for graph_b, there in places.get(key, {}).items():
                 shared[graph_a, graph_b] += min(count, there)
     taken: set[object] = set()
@@ -223,7 +223,7 @@ def _moved_bodies(
             yield graph_a, graph_b
 
 
-def _keys(values: Matching, nodes: Sequence[Node]) -> Counter[Hashable]:
+def _matching_keys(values: Matching, nodes: Sequence[Node]) -> Counter[Hashable]:
     names = [(node.operator, tuple(value.name for value in node.outputs if value is not None)) for node in nodes]
     return Counter([*(values.numbers.nodes[node] for node in nodes), *names])
 

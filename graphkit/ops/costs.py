@@ -65,7 +65,7 @@ def _matrix_product(node: NodeFacts) -> Expr:
     return _count_results(node) * dims_product(node.dims(0)[place:][:1])
 
 
-def _convolution(weights: int) -> Rule:
+def _convolution_rule(weights: int) -> Rule:
     """Return the rule of a convolution whose weights, [output channels, channels of a group, *kernel], are an input."""
     return lambda node: _count_results(node) * dims_product(node.dims(weights)[1:])
 
@@ -132,7 +132,7 @@ def _recurrent_macs(node: NodeFacts) -> Expr:
     return steps[0] * steps[1] * (_count_elements(node, 1) + _count_elements(node, 2))
 
 
-def _recurrent(gates: int, each: int) -> Rule:
+def _recurrent_rule(gates: int, each: int) -> Rule:
     """Return so many operations for each element of the state at each step, and a bias for each gate."""
 
     def rule(node: NodeFacts) -> Expr:
@@ -157,8 +157,8 @@ MATRIX_PRODUCTS = _ops(
 )
 MACS = _by_operator(
     (_matrix_product, MATRIX_PRODUCTS),
-    (_convolution(1), _ops("Conv ConvInteger DeformConv", "FusedConv")),
-    (_convolution(3), _ops("QLinearConv", "QLinearConv")),
+    (_convolution_rule(1), _ops("Conv ConvInteger DeformConv", "FusedConv")),
+    (_convolution_rule(3), _ops("QLinearConv", "QLinearConv")),
     (lambda node: _count_elements(node, 0) * dims_product(node.dims(1)[1:]), _ops("ConvTranspose")),
     (_count_einsum, _ops("Einsum")),
     (_attention_macs, PAST_KEYS),
@@ -197,7 +197,7 @@ def _count_gemm(node: NodeFacts) -> Expr:
     return _count_results(node) * ((node.attr("alpha", 1.0) != 1.0) + added)
 
 
-def _pool(each: int) -> Rule:
+def _pool_rule(each: int) -> Rule:
     return lambda node: _count_results(node) * (each * math.prod(node.attr("kernel_shape", tuple)))
 
 
@@ -245,8 +245,8 @@ OPERATIONS = _by_operator(
     (lambda node: _count_elements(node) * (node.attr("size", int) + 3), _ops("LRN")),
     (_per_element(1, 2), _ops("QuantizeLinear DequantizeLinear", "QuantizeLinear DequantizeLinear")),
     (_per_element(1, 1), _ops("", "BiasGelu FastGelu")),
-    (_pool(1), _ops("AveragePool MaxPool")),
-    (_pool(2), _ops("LpPool")),
+    (_pool_rule(1), _ops("AveragePool MaxPool")),
+    (_pool_rule(2), _ops("LpPool")),
     (_count_resize, _ops("Resize Upsample")),
     (lambda node: _from_neighbours(node, "linear", len(node.dims(0)) - 2), _ops("GridSample")),
     # One for each update that is added to, multiplied or compared with what is there
@@ -263,9 +263,9 @@ OPERATIONS = _by_operator(
     (_count_unpacked, _ops("", "MatMulNBits")),
     (_attention_scores, PAST_KEYS),
     (_packed_scores, _ops("", "Attention")),
-    (_recurrent(GATES["LSTM"], 9), _ops("LSTM", "DynamicQuantizeLSTM")),
-    (_recurrent(GATES["GRU"], 8), _ops("GRU")),
-    (_recurrent(GATES["RNN"], 1), _ops("RNN")),
+    (_recurrent_rule(GATES["LSTM"], 9), _ops("LSTM", "DynamicQuantizeLSTM")),
+    (_recurrent_rule(GATES["GRU"], 8), _ops("GRU")),
+    (_recurrent_rule(GATES["RNN"], 1), _ops("RNN")),
     # Only moved, compared with nothing and computed from nothing
     (
         _count_nothing,

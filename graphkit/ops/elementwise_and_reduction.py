@@ -287,22 +287,22 @@ def infer_batch_norm(ctx: InferenceContext) -> list[Tensor]:
 ML = "ai.onnx.ml"
 
 
-def _rows(ctx: InferenceContext) -> Expr:
+def _count_rows(ctx: InferenceContext) -> Expr:
     """Return how many rows of features there are: a list is one row."""
     dims = ctx.dims()
     return const(1) if len(dims) < 2 else dims[0]
 
 
-def _regress(ctx: InferenceContext) -> Tensor:
+def _infer_regressor(ctx: InferenceContext) -> Tensor:
     targets = 1 if ctx.node.op_type == "SVMRegressor" else ctx.attr("n_targets", 0) or ctx.attr("targets", 1)
-    return Tensor(TensorProto.FLOAT, (_rows(ctx), targets))
+    return Tensor(TensorProto.FLOAT, (_count_rows(ctx), targets))
 
 
-def _classify(ctx: InferenceContext) -> list[Tensor]:
+def _infer_classifier(ctx: InferenceContext) -> list[Tensor]:
     """Return a label for each row, and scores, of which support vectors without probabilities have their own number."""
     lists = [ctx.attributes.get(f"classlabels_{kind}", AttributeProto()) for kind in ("strings", "int64s", "ints")]
     texts, count = lists[0].strings, sum(len(each.strings) + len(each.ints) for each in lists)
-    rows, votes = _rows(ctx), ctx.node.op_type == "SVMClassifier" and "prob_a" not in ctx.attributes
+    rows, votes = _count_rows(ctx), ctx.node.op_type == "SVMClassifier" and "prob_a" not in ctx.attributes
     classes = ctx.new_symbol("it is how many scores a class takes", 1) if votes or count < 2 else const(count)
     labels = Tensor(TensorProto.STRING if texts else TensorProto.INT64, (rows,))
     return [labels, Tensor(TensorProto.FLOAT, (rows, classes))]
@@ -315,7 +315,7 @@ def _extract_features(ctx: InferenceContext) -> Tensor:
 
 def _join_features(ctx: InferenceContext) -> Tensor:
     dims: Dims = tuple(const(size) for size in ctx.attr("inputdimensions", ()))
-    return Tensor(TensorProto.FLOAT, (_rows(ctx), sum(dims, const(0))))
+    return Tensor(TensorProto.FLOAT, (_count_rows(ctx), sum(dims, const(0))))
 
 
 # The first output has the dims and the dtype of the first input.
@@ -338,8 +338,8 @@ RULES: Mapping[str, Rule] = operator_traits.join_tables(
     {
         **dict.fromkeys(operator_set("Normalizer Scaler", ML), lambda ctx: ctx.tensor().of_dtype(TensorProto.FLOAT)),
         **dict.fromkeys(operator_set("Imputer", ML), lambda ctx: ctx.like(ctx.dims())),
-        **dict.fromkeys(operator_set("LinearRegressor SVMRegressor TreeEnsembleRegressor", ML), _regress),
-        **dict.fromkeys(operator_set("LinearClassifier SVMClassifier TreeEnsembleClassifier", ML), _classify),
+        **dict.fromkeys(operator_set("LinearRegressor SVMRegressor TreeEnsembleRegressor", ML), _infer_regressor),
+        **dict.fromkeys(operator_set("LinearClassifier SVMClassifier TreeEnsembleClassifier", ML), _infer_classifier),
         "ai.onnx.ml.ArrayFeatureExtractor": _extract_features,
         "ai.onnx.ml.FeatureVectorizer": _join_features,
     },

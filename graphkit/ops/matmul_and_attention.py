@@ -67,7 +67,7 @@ def matmul_blocks(ctx: InferenceContext) -> Tensor:
     return ctx.like((*dims[:-1], ctx.attr("N", 0)))
 
 
-def _projections(*sizes: str) -> Rule:
+def _projection_rule(*sizes: str) -> Rule:
     """Return the rule of projections to sizes that attributes give, and of what keeps the dims of the input."""
     return lambda ctx: [*(ctx.like((*ctx.dims()[:-1], ctx.attr(size, 0))) for size in sizes), ctx.like(ctx.dims())]
 
@@ -343,8 +343,8 @@ RULES: Mapping[str, Rule] = {
     # (A, B, B_shape): the weight is packed, and the elements of the third input are its dims
     "com.microsoft.MatMulFpQ4": lambda ctx: ctx.like(matmul_dims(ctx, ctx.dims(), tuple(ctx.exprs(2)))),
     # (A, skip, ...): one projection or three, then the sum of input and residual
-    "com.microsoft.MatMulNBitsMlp": _projections("N"),
-    "com.microsoft.MatMulNBitsQkv": _projections("Nq", "Nkv", "Nkv"),
+    "com.microsoft.MatMulNBitsMlp": _projection_rule("N"),
+    "com.microsoft.MatMulNBitsQkv": _projection_rule("Nq", "Nkv", "Nkv"),
     "com.microsoft.GemmFastGelu": matmul,
     "com.microsoft.FusedGemm": lambda ctx: ctx.like(_gemm_dims(ctx, 0, 1)),
     "com.microsoft.QGemm": infer_qgemm,

@@ -276,7 +276,7 @@ class _Later(threading.Thread):
             self._found = self.function()
         except BaseException as error:  # whoever waits for it gets it
             self._error = error
-        self.function = _cancel  # what it holds may be large
+        self.function = _raise_cancelled  # what it holds may be large
 
     def result(self) -> Any:
         self.join()
@@ -286,7 +286,7 @@ class _Later(threading.Thread):
         return found
 
 
-def _cancel() -> object:
+def _raise_cancelled() -> object:
     raise DiedError("nobody waits for it any more")
 
 
@@ -321,12 +321,12 @@ class Process:
         """Leave out what is optional of what was begun, and was not asked yet."""
         later = self._last
         while later is not None:
-            later.function, later = _cancel if later.is_optional else later.function, later.before
+            later.function, later = _raise_cancelled if later.is_optional else later.function, later.before
 
     def ask(self, request: Message, seconds: float, **values: object) -> Message:
         """Return the answer to a request. Raises DiedError where it ended the process: the next gets a new one."""
         if self._is_over:
-            _cancel()
+            _raise_cancelled()
         with self._asking:  # until it is ended, where it fails
             try:
                 drop, self.dropped[:] = list(self.dropped), []

@@ -290,7 +290,7 @@ def parse(text: str) -> Expr:
     if len(text) <= MAX_LENGTH and not HYPHENATED.search(text):
         try:
             source, names = _read_tokens(text)
-            return _evaluate(ast.parse(source, mode="eval").body, names, MAX_DEPTH)
+            return _evaluate_node(ast.parse(source, mode="eval").body, names, MAX_DEPTH)
         except (_NotAnExpressionError, TooComplexError, ZeroDivisionError, SyntaxError, RecursionError, MemoryError):
             pass
     return symbol(text)
@@ -316,12 +316,12 @@ def _read_tokens(text: str) -> tuple[str, dict[str, str]]:
     return " ".join(tokens), names
 
 
-def _evaluate(node: ast.expr, names: Mapping[str, str], depth: int) -> Expr:
+def _evaluate_node(node: ast.expr, names: Mapping[str, str], depth: int) -> Expr:
     if not depth:
         raise _NotAnExpressionError
 
     def value(inner: ast.expr) -> Expr:
-        return _evaluate(inner, names, depth - 1)
+        return _evaluate_node(inner, names, depth - 1)
 
     match node:
         case ast.Constant(value=int(number)) if number <= MAX_NUMBER:

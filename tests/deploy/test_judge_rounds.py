@@ -128,7 +128,7 @@ def test_each_round_keeps_the_passes_of_those_before_and_takes_none_that_changes
     ]
     rounds = iter([lowering._Round((), Counter(each)) for each in left])
     monkeypatch.setattr(lowering, "_ask_round", lambda *_: next(rounds))
-    monkeypatch.setattr(lowering, "_content", lambda models: models)
+    monkeypatch.setattr(lowering, "_model_contents", lambda models: models)
     asked: list[frozenset[str]] = [frozenset()]
 
     def again(passes: frozenset[str]) -> frozenset[str]:

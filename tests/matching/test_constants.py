@@ -53,8 +53,8 @@ def test_small_tensors_in_memory_are_compared_too(tmp_path: Path) -> None:
 def test_what_lies_at_one_place_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     array = np.zeros(SIZE, np.uint8)
     one, other = model(tmp_path / "one.onnx", array), model(tmp_path / "other.onnx", array)
-    read, blocks = [], value_numbering._blocks
-    monkeypatch.setattr(value_numbering, "_blocks", lambda *of: (read.append(of), blocks(*of))[1])
+    read, blocks = [], value_numbering._payload_blocks
+    monkeypatch.setattr(value_numbering, "_payload_blocks", lambda *of: (read.append(of), blocks(*of))[1])
     numbers, tensors = ConstantNumbers(), [each.proto.graph.initializer[0] for each in (one, other)]
     assert all(numbers.of(one, tensors[0]) == numbers.of(other, tensors[1]) for _ in range(3))
     assert len(read) == 2

@@ -34,7 +34,7 @@ def answer_lines(start: Callable[[], Ask]) -> None:
         for number in (1, 2):
             os.dup2(log.fileno(), number)
         for line in sys.stdin:
-            _flush()
+            _flush_line()
             log.seek(0)
             log.truncate()
             question = json.loads(line)
@@ -97,7 +97,7 @@ def compare_outputs(model: str, feeds: Sequence[Mapping[str, Any]], run: Run) ->
     return numbers
 
 
-def _flush() -> None:
+def _flush_line() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     with contextlib.suppress(OSError, TypeError):
@@ -105,6 +105,6 @@ def _flush() -> None:
 
 
 def _read_log(log: IO[bytes]) -> str:
-    _flush()
+    _flush_line()
     log.seek(0)
     return log.read().decode("utf-8", "replace")

@@ -498,7 +498,7 @@ def make_mistakes(side: Side, value: Value) -> Iterator[tuple[Mistake, np.ndarra
     """
     nodes = Steps(side, side.feed, [value]).relevant
     used = {read for node in nodes for read in side.reads[node]}
-    yield from _runs(side, value, [each for each in _input_mistakes(side) if used & each.arrays.keys()])
+    yield from _run_mistakes(side, value, [each for each in _input_mistakes(side) if used & each.arrays.keys()])
     fixed = {*side.model.roles.all(*MASKS, "positions", "condition")}
     data = {each for each in side.inputs if each not in fixed}
     activations = list[Node]()
@@ -507,10 +507,10 @@ def make_mistakes(side: Side, value: Value) -> Iterator[tuple[Mistake, np.ndarra
             data.update(output for output in node.outputs if output is not None)
             activations.append(node)
     constants = _constant_mistakes(side, activations[::-1])
-    yield from _runs(side, value, [*_addend_mistakes(side, activations, data), *constants])
+    yield from _run_mistakes(side, value, [*_addend_mistakes(side, activations, data), *constants])
 
 
-def _runs(side: Side, value: Value, mistakes: list[Mistake]) -> Iterator[tuple[Mistake, np.ndarray]]:
+def _run_mistakes(side: Side, value: Value, mistakes: list[Mistake]) -> Iterator[tuple[Mistake, np.ndarray]]:
     replaced = list(dict.fromkeys(each for mistake in mistakes for each in mistake.arrays))
     known = dict(zip(replaced, Steps(side, side.feed, replaced).values(replaced), strict=True))
     with Steps(side, side.feed, [value], given=known).load_part(value) as run:
