@@ -96,6 +96,7 @@ class DaskPool:
     ) -> Generator[tuple[int, int], None, None]:
         finished: SimpleQueue[Future] = SimpleQueue()
         running: dict[Future, Sequence[SurveyTask]] = {}
+        suspects, alone = list[SurveyTask](), None  # of a worker that ended: that of another task, if several ran
 
         def start(batch: Sequence[SurveyTask]) -> None:
             work = _Batch(batch, parts, self._limits, str(Path.cwd()), __version__)
@@ -122,11 +123,15 @@ class DaskPool:
             elif len(batch) > 1:  # each for itself: one of them may be why
                 for task in batch:
                     start([task])
+            elif batch[0] is not alone:
+                suspects.extend(batch)
             else:
                 problem = f"{batch[0].name}: each worker that was given it has ended - see their logs"
                 with PartWriter(parts) as writer:
                     writer.add(failed_row(batch[0], problem, 0.0))
                 yield 1, 1
+            if suspects and not running:
+                start([alone := suspects.pop()])
 
     def _next_finished(self, finished: SimpleQueue[Future], client: Client) -> Future:
         """Return the next batch that has an end; as long as there is none, see whether there are workers."""
