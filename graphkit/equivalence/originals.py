@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import Struct
 
 from graphkit.model import Model
@@ -22,3 +24,12 @@ class Originals(Struct, frozen=True, eq=False):
         """Those that there are."""
         models = (self.encoder, self.first, self.head, self.step, *self.parts)
         return tuple(dict.fromkeys(model for model in models if model is not None))
+
+    def map_models(self, change: Callable[[Model], Model]) -> Originals:
+        """Return these with a change of each model, which is made once."""
+        made = {model: change(model) for model in self.models}
+        encoder, first, step, head = (
+            None if model is None else made[model] for model in (self.encoder, self.first, self.step, self.head)
+        )
+        is_changed = self.is_changed or any(model is not other for model, other in made.items())
+        return Originals(encoder, first, step, is_changed, head, tuple(made[part] for part in self.parts))

@@ -308,13 +308,11 @@ def widen_bundle(originals: Originals, folder: Path, contract: BundleContract) -
         return replace(port, dtype=SINGLE if port.dtype == HALF else port.dtype)
 
     try:
-        wide = {model: widen_model(model) for model in originals.models}
+        wide = originals.map_models(widen_model)
         files = dict.fromkeys(method.file for method in contract.methods)
         models = {file: widen_model(load(folder / file)) for file in files}
     except ModelError:
         return None
-    parts = (originals.encoder, originals.first, originals.step, originals.head)
-    encoder, first, step, head = (None if part is None else wide[part] for part in parts)
     states = []
     for state in contract.states:
         is_half = state.dtype == HALF
@@ -325,4 +323,4 @@ def widen_bundle(originals: Originals, folder: Path, contract: BundleContract) -
         for each in contract.methods
     ]
     wide_contract = replace(contract, arena=2 * contract.arena, states=tuple(states), methods=tuple(methods))
-    return WideBundle(Originals(encoder, first, step, is_changed=True, head=head), wide_contract, models)
+    return WideBundle(wide, wide_contract, models)

@@ -20,6 +20,7 @@ from graphkit.options import DeploymentProofOptions
 from graphkit.progress import DEFAULT_LIMITS, Limits, Progress
 from graphkit.runtime.session import RunError, as_provider
 from graphkit.verify.candidate_sessions import tell_each
+from graphkit.verify.cause_search import with_attributes
 from graphkit.verify.comparator import (
     LOWERING_TOLERANCE,
     ColumnTolerance,
@@ -78,19 +79,15 @@ class _Proof:
             tolerance = max([LOWERING_TOLERANCE, *devices])
         self.progress, self.folder, self.provider = progress, folder, provider
         self.methods = IsolatedMethods(folder, provider)
-        exact = {model: without_rounding(model) for model in originals.models} if provider.is_cpu else {}
-        self.is_exact = any(model is not other for model, other in exact.items())
-        if self.is_exact:
-            whole = ("encoder", "first", "step", "head")
-            changed = {name: exact[model] for name in whole if (model := getattr(originals, name)) is not None}
-            originals = replace(originals, **changed, is_changed=True)
+        given, originals = originals, originals.map_models(without_rounding) if provider.is_cpu else originals
+        self.is_unrounded = originals.models != given.models
         self.failing: LoweringCase | None = None  # the first that fails
         self.failing_length = 0  # of its sound
         self.rng = np.random.default_rng(seed)
         self.host = AlteredHost(folder, self.methods, unchecked=True)
         self.host.rng = np.random.default_rng(seed)
         self.contract = self.host.contract
-        if self.is_exact:
+        if self.is_unrounded:
             self.methods.models = {m.name: without_rounding(load(folder / m.file)) for m in self.contract.methods}
         self.allowance = ColumnTolerance(tolerance, is_half=any(map(computes_in_half, originals.models)))
         self.tolerance = self.allowance.tolerance
@@ -149,6 +146,8 @@ class _Proof:
             findings += find_lowering_causes(self.failing, case, facts, self.rng)
         elif case is not None:
             findings += find_leaks(case, self.rng)
+        if case is not None and self.is_unrounded:
+            findings += self._run_written(case)
         notes, caveats = [*self._left_out(lengths)], [*self._caveats()]
         if self._steps and all(run.tokens <= 1 for run in runs):
             notes.append("The original chooses one token all the way: here equal tokens tell nothing, and logits do.")
@@ -176,7 +175,7 @@ class _Proof:
         if others := [f"'{port.name}'" for ports in steps for port in ports if not port.writes][1:]:
             yield f"Of a step, logits alone are compared, not {join_words(others)}."
         yield from assumed_inputs(self.reference.originals.step)
-        if self.is_exact:
+        if self.is_unrounded:
             yield IN_FLOATS
         if self.unknown:
             names = join_words([f"'{name}'" for name in self.unknown])
@@ -312,6 +311,13 @@ class _Proof:
         if run.failure and self.failing is None:
             self.failing, self.failing_length = case, self.host.sound or 0
         return run
+
+    def _run_written(self, case: LoweringCase) -> Iterator[str]:
+        """Yield what is wrong with what the files themselves give, of which no digit is compared."""
+        with with_attributes(self.methods, models={}):
+            outputs = [*self.host.start(case.source, case.user).values(), *map(self.host.step, case.tokens)]
+        if any(np.isnan(output).any() for output in outputs):
+            yield "With activations in 8 bits, as its products ask for, it gives NaN."
 
     def _make_case(self, source: list[int], tokens: list[int], user: Mapping[str, np.ndarray]) -> LoweringCase:
         return LoweringCase(self.host, self.reference, source, tokens, user, self.allowance)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,12 +13,14 @@ from quantised import quantised
 from real_models import MODELS
 from rewriting import model_of
 
+from graphkit.contract.host_contract import Method
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.deploy.lowering_checks import check_ranges, check_scales, check_vectors
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.errors import UsageError
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model, load
+from graphkit.verify.lowering_case import IsolatedMethods
 from graphkit.verify.rounding import IN_FLOATS
 
 OPTIONS = LowerOptions(src_len=8)
@@ -67,6 +70,22 @@ def test_activations_that_are_rounded_to_8_bits_are_compared_in_floats(four_bits
     assert report.proof.passed
     assert max(run.logits for run in report.proof.runs) < 1e-5
     assert IN_FLOATS in report.proof.proven()
+
+
+def test_activations_in_8_bits_that_give_nan_fail(
+    four_bits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = IsolatedMethods.__call__
+
+    def run_badly(methods: IsolatedMethods, method: Method, feed: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        outputs = run(methods, method, feed)  # without models in their place files run as they are
+        return outputs if methods.models else {name: array * np.float32(np.nan) for name, array in outputs.items()}
+
+    monkeypatch.setattr(IsolatedMethods, "__call__", run_badly)
+    report = lower_folder(four_bits, tmp_path / "out", LowerOptions(max_cache_len=16))
+    assert report.proof is not None
+    assert report.proof.causes == ("With activations in 8 bits, as its products ask for, it gives NaN.",)
+    assert not report.proof.passed
 
 
 @pytest.mark.slow
