@@ -22,6 +22,7 @@ from graphkit.symbolic.expr import Expr, const
 MS = "com.microsoft"
 TABLE = "more positions than the table has"
 INNER = "the inner dims of a product"
+PAST = ("past keys", "past values")
 
 
 def matmul_dims(ctx: InferenceContext, left: Dims, right: Dims) -> Dims:
@@ -142,10 +143,18 @@ def infer_recurrent(ctx: InferenceContext) -> list[Tensor]:
     return [ctx.like(result_dims) for result_dims in (every, last, last)]
 
 
+def _need_both(ctx: InferenceContext, index: int, *names: str) -> None:
+    """Note a fault where one of an input and the next one is given, and not the other."""
+    if (is_first := ctx.has(index)) != ctx.has(index + 1):
+        given, missing = names if is_first else reversed(names)
+        ctx.note_fault(f"{given} without {missing}")
+
+
 def infer_attention(ctx: InferenceContext) -> list[Tensor]:
     """Infer Attention of opset 23: Q, K and V have rank 4, or rank 3 with the number of heads in attributes."""
     query, key, value = (_head_dims(ctx, index, name) for index, name in enumerate(("q", "kv", "kv")))
     dtype = ctx.tensor().dtype
+    _need_both(ctx, 4, *PAST)
     ctx.same(key[2], value[2], "the lengths of keys and values", "inconsistent kv_sequence_length")
     total = key[2] + (ctx.dims(4)[2] if ctx.has(4) else 0)
     if ctx.has(3) and ctx.opset < 25 and len(mask := ctx.dims(3)) > 1:  # later ones run as the function that they are
@@ -219,6 +228,7 @@ def _infer_separate(ctx: InferenceContext, past: int, shares: bool) -> list[Tens
     value = ctx.dims(2)
     hidden = value[2] if len(value) == 3 else value[1] * value[3]
     present, total = _cache_lengths(ctx, key[1] if len(key) == 3 else key[2], past, shares)
+    _need_both(ctx, past, *PAST)
     widths = [ctx.quotient(size, heads, "the hidden size") for size in (dims[2], hidden)]
     caches = [ctx.like((dims[0], heads, present, width)) for width in widths]
     return [ctx.like((dims[0], dims[1], hidden)), *caches, ctx.like((dims[0], heads, dims[1], total))]
@@ -236,9 +246,14 @@ def infer_grouped_attention(ctx: InferenceContext) -> list[Tensor]:
     heads, head = _head_size(ctx, groups)
     result = Tensor(dtype, (dims[0], dims[1], head * heads))
     past, total = ctx.dims(3)[2] if ctx.has(3) else const(0), ctx.size(6)
-    is_sliding = bool(ctx.attr("sliding_window_cache", 0))
-    if is_sliding:
-        window = ctx.attr("local_window_size", -1)
+    for index, names in ((1, ("keys", "values")), (3, PAST), (7, ("cosines", "sines"))):
+        _need_both(ctx, index, *names)
+    if ctx.attr("do_rotary", 0) and not ctx.has(7):
+        ctx.note_fault("do_rotary without tables of cosines and sines")
+    is_sliding, window = bool(ctx.attr("sliding_window_cache", 0)), ctx.attr("local_window_size", -1)
+    if is_sliding and window < 1:
+        ctx.note_fault("sliding_window_cache without local_window_size")
+    elif is_sliding:
         ctx.at_least(past, window, f"slots of a cache for a window of {window}", "KV cache capacity")
     else:
         new = ctx.dims(1)[1] if ctx.has(1) and len(ctx.dims(1)) == 3 else dims[1]

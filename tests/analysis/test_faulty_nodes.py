@@ -179,6 +179,48 @@ def test_a_table_has_a_row_for_each_position_whether_it_is_read_or_not(dims: str
     assert str(infer(model)["y"]) == "[1, 2, 16]"
 
 
+GROUPED_PAST = "com.microsoft.GroupQueryAttention<num_heads = 1, kv_num_heads = 1{}>({})"
+PAIRS = {
+    "queries, keys and values in one": (GROUPED_PAST.format("", "w, , , p, p, l, t"), ""),
+    "keys without values": (GROUPED_PAST.format("", "x, x, , p, p, l, t"), "keys without values"),
+    "past": (GROUPED_PAST.format("", "x, x, x, p, p, l, t"), ""),
+    "past values alone": (GROUPED_PAST.format("", "x, x, x, , p, l, t"), "past values without past keys"),
+    "tables": (GROUPED_PAST.format(", do_rotary = 1", "x, x, x, p, p, l, t, c, c"), ""),
+    "cosines alone": (GROUPED_PAST.format("", "x, x, x, p, p, l, t, c"), "cosines without sines"),
+    "sines alone": (GROUPED_PAST.format(", do_rotary = 1", "x, x, x, p, p, l, t, , c"), "sines without cosines"),
+    "no tables": (
+        GROUPED_PAST.format(", do_rotary = 1", "x, x, x, p, p, l, t"),
+        "do_rotary without tables of cosines and sines",
+    ),
+    "window": (
+        GROUPED_PAST.format(", sliding_window_cache = 1, local_window_size = 1", "x, x, x, p, p, l, t"), "",
+    ),
+    "no window": (
+        GROUPED_PAST.format(", sliding_window_cache = 1", "x, x, x, p, p, l, t"),
+        "sliding_window_cache without local_window_size",
+    ),
+    "several heads, past": ("com.microsoft.MultiHeadAttention<num_heads = 1>(x, x, x, , , , p, p)", ""),
+    "several heads, past keys alone": (
+        "com.microsoft.MultiHeadAttention<num_heads = 1>(x, x, x, , , , p)", "past keys without past values",
+    ),
+    "standard, past": ("Attention(p, p, p, , p, p)", ""),
+    "standard, past keys alone": ("Attention(p, p, p, , p)", "past keys without past values"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("node", "fault"), PAIRS.values(), ids=PAIRS)
+def test_inputs_of_an_attention_that_go_together_are_both_there(node: str, fault: str) -> None:
+    sizes = {"p": "1,1,1,16", "c": "3,8", "w": "1,2,48"}
+    constants = ", ".join(filled(dims).replace(" ", f" {name} = ", 1) for name, dims in sizes.items())
+    more = "int32[1] l = {2}, int32 t = {3}"
+    text = f"g (float[1, 2, 16] x) => (y, z) <{constants}, {more}> {{ z = Relu(x) y, k, v = {node} }}"
+    header = '<ir_version: 10, opset_import: ["": 23, "com.microsoft": 1]>'
+    found = onnx.parser.parse_model(f"{header}\n{text}")
+    assert runs(found, (1, 2, 16)) is (not fault)
+    findings = graphkit.hazards(graphkit.Model.from_proto(found)).hazards
+    assert [fault in str(finding) for finding in findings] == [True] * bool(fault), findings
+
+
 TYPES = {
     "dims of an output": ("float[2, 5] y", "output 'y' is declared as [2, 5], and the nodes give [2, 3]"),
     "rank of an output": ("float[2, 3, 1] y", "output 'y' is declared as [2, 3, 1], and the nodes give [2, 3]"),
