@@ -277,6 +277,11 @@ SCORE_BIASES: Mapping[str, tuple[int, ...]] = {  # operator -> inputs that are a
     "com.microsoft.DecoderMaskedMultiHeadAttention": (4,),
     GROUPED: (10,),
 }
+PAST_KEYS: Mapping[str, int] = {  # operator -> the input of past keys [batch, heads, length, size], values come next
+    "Attention": 4,
+    "com.microsoft.MultiHeadAttention": 6,
+    GROUPED: 3,
+}
 KEY_MASKS: Mapping[str, tuple[int, ...]] = {  # operator -> inputs of which 0 hides
     "com.microsoft.Attention": (3,),
     "com.microsoft.QAttention": (5,),

@@ -16,6 +16,7 @@ from graphkit.graph.operator_traits import (
     GATES,
     MEASURING,
     MOVING,
+    PAST_KEYS,
     PICKING,
     REDUCTIONS,
     SAME_ORDER,
@@ -54,8 +55,6 @@ SHAPE_ONLY = MEASURING | _ops("EyeLike RandomNormalLike RandomUniformLike")  # r
 # Read as many elements of the first input as they give
 READ_IN_PART = PICKING | _ops("", "GatherBlockQuantized")
 
-# The input that holds the past keys, [batch, heads, length, size of a head]
-PAST_KEYS = {"Attention": 4, "com.microsoft.MultiHeadAttention": 6, "com.microsoft.GroupQueryAttention": 3}
 EXPERTS: Mapping[str, tuple[int, ...]] = {"com.microsoft.MoE": (2, 4, 6), "com.microsoft.QMoE": (2, 5, 8)}  # weights
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,7 @@ from onnx import TensorProto, helper
 
 from graphkit.dtypes import FLOATS
 from graphkit.graph.new_nodes import make_concat, make_gather, make_reshape, make_slice
-from graphkit.graph.operator_traits import GROUPED, RESHAPING
+from graphkit.graph.operator_traits import ANGLES, COSINES, GROUPED, KEY_LENGTHS, PAST_KEYS, RESHAPING, SCORE_BIASES
 from graphkit.graph.view import Node, Value, unwrap_value
 from graphkit.rewrite import ROUNDING, Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite
 from graphkit.rewrite.base import Premise
@@ -23,18 +24,19 @@ from graphkit.shapes import Expr, Shapes
 AXES_ARE_INPUTS_SINCE = 13
 SHORT_MASKS_SINCE = 24  # masks that end before the keys do, which hide the rest
 MULTI = "com.microsoft.MultiHeadAttention"
-PLACES: Mapping[str, tuple[int, int, int]] = {  # operator -> the inputs of its mask, and of past keys and values
-    "Attention": (3, 4, 5), GROUPED: (10, 3, 4), MULTI: (5, 6, 7),
-}  # fmt: skip
+ATTENTIONS = tuple(PAST_KEYS)
 HEADS = {
     "Attention": ("q_num_heads", "kv_num_heads"),
     GROUPED: ("num_heads", "kv_num_heads"),
     MULTI: ("num_heads",) * 2,
 }
-ATTENTIONS = tuple(PLACES)
-ROTARY = slice(7, 9)  # inputs of a GroupQueryAttention
-POSITIONS = 9
-UNKNOWN = {GROUPED: (11, 12, 13), MULTI: (3, 4, 8, 9)}
+ROTARY = slice(COSINES[GROUPED], COSINES[GROUPED] + 2)
+(POSITIONS,), (LENGTHS,) = ANGLES[GROUPED], KEY_LENGTHS[GROUPED]
+UNSUPPORTED: Mapping[str, tuple[Sequence[int], str]] = {  # operator -> inputs, and what it is with them
+    "Attention": ((6,), "it has lengths of its own: export it without nonpad_kv_seqlen"),
+    GROUPED: ((11, 12, 13), "it has sinks or scales of its own: export GroupQueryAttention without them"),
+    MULTI: ((3, 4, 8, 9), "it has a bias, a mask of keys or lengths of its own: export it without them"),
+}
 
 
 class HeadSizes(Struct, frozen=True):
@@ -83,20 +85,16 @@ def _check_parts(node: Node) -> None:
         raise MatchFailure("the call of a function gives its attributes: run inline-functions first")
     if len(node.outputs) > 3 and node.outputs[3] is not None:
         raise MatchFailure("it gives its scores too: export it without a fourth output")
-    if node.operator == MULTI:
-        if any(node.input(index) is not None for index in UNKNOWN[MULTI]):
-            raise MatchFailure("it has a bias, a mask of keys or lengths of its own: export it without them")
-        return
-    if node.operator != GROUPED:
-        if node.input(6) is not None:
-            raise MatchFailure("it has lengths of its own: export it without nonpad_kv_seqlen")
+    inputs, reason = UNSUPPORTED[node.operator]
+    if any(node.input(index) is not None for index in inputs):
+        raise MatchFailure(reason)
+    if node.operator == "Attention":
         if node.attr("softmax_precision", 0):
             raise MatchFailure("its softmax has a dtype of its own: export it without softmax_precision")
         if any(node.attr(f"{side}_window_size", -1) != -1 for side in ("left", "right")):
             raise MatchFailure("it has a window, which has no plain spelling here")
+    if node.operator != GROUPED:
         return
-    if any(node.input(index) is not None for index in UNKNOWN[GROUPED]):
-        raise MatchFailure("it has sinks or scales of its own: export GroupQueryAttention without them")
     odd = ("smooth_softmax", "qk_output", "sliding_window_cache", "kv_cache_bit_width")
     if name := next((name for name in odd if node.attr(name, 0)), ""):
         raise MatchFailure(f"its {name} is set, which has no plain spelling here")
@@ -122,6 +120,7 @@ class DecomposeAttention(Rewrite):
     NPU compilers take the parts, and the other passes see caches, masks and positions in them. Sums may be added up in
     another order: the last digits of results may change. A query for which the mask leaves no key gives 0: all that is
     added to its scores is -inf or, as in onnxruntime's kernels for float32 and float16, the least number of the dtype.
+    That of a MultiHeadAttention, which knows no such case, gives what Softmax does.
 
     Legality: heads and their size are known numbers. A GroupQueryAttention has a past that grows, and lengths that are
     past and new tokens together. Biases of a MultiHeadAttention, sinks, windows of opset 25, quantised caches, caches
@@ -178,7 +177,8 @@ class _Parts(Builder):
         scale, self.softcap = node.attr("scale", 0.0) or self.sizes.size**-0.5, node.attr("softcap", 0.0) or 0.0
         if scale < 0:
             raise MatchFailure("its scale is negative")
-        self.mask, keys, values = map(node.input, PLACES[node.operator])
+        past = PAST_KEYS[node.operator]
+        self.mask, keys, values = map(node.input, (*SCORE_BIASES[node.operator], past, past + 1))
         self.cache = (keys, values) if keys is not None and values is not None else None
         is_causal = node.attr("unidirectional" if node.operator == MULTI else "is_causal", 0) == 1
         self.is_causal, self.scale = is_grouped or is_causal, scale
@@ -186,7 +186,7 @@ class _Parts(Builder):
         self.tables = node.inputs[ROTARY] if is_grouped and node.attr("do_rotary", 0) else ()
         self.is_interleaved = is_grouped and bool(node.attr("rotary_interleaved", 0))  # neighbours turn, not halves
         if is_grouped and not is_unpadded:  # all sequences have to be as long as the past and the new tokens
-            lengths, total = node.input(5), self._count_keys()
+            lengths, total = node.input(LENGTHS), self._count_keys()
             last = unwrap_value(lengths, ("Cast", "Expand", "Identity", *RESHAPING)) if lengths is not None else None
             elements = editor.shapes[last].elements
             if not elements or total is None or any(element != total - 1 for element in elements):
@@ -215,7 +215,7 @@ class _Parts(Builder):
         heads, widths = (sizes.heads, sizes.groups, sizes.groups), (sizes.size, sizes.size, sizes.value_size)
         self.qkv: Sequence[NodeInput] = self.node.inputs[:3]
         if sizes.is_packed:
-            self.qkv = self._parts(self.node.inputs[0], [h * w for h, w in zip(heads, widths, strict=True)], "qkv")
+            self.qkv = self._split_columns(self.node.inputs[0], list(map(operator.mul, heads, widths)), "qkv")
         operands = list(self.qkv)
         for index, name in enumerate("qkv" if sizes.is_flat else ""):  # [batch, heads, length, size]
             shape = self.integers([0, 0, heads[index], widths[index]], f"{name}_heads")
@@ -235,7 +235,7 @@ class _Parts(Builder):
             self.append(make_reshape(turned, self.integers([0, 0, sizes.heads * sizes.value_size], "flat")))
         self.replace()
 
-    def _parts(self, value: NodeInput, columns: list[int], name: str) -> list[str]:
+    def _split_columns(self, value: NodeInput, columns: list[int], name: str) -> list[str]:
         parts = [self.name(f"{name}_part") for _ in columns]
         self.nodes.append(NewNode("Split", [value, self.integers(columns, f"{name}_sizes")], parts, {"axis": -1}))
         return parts
@@ -365,10 +365,12 @@ class _Parts(Builder):
     def _rotate_heads(self, value: NodeInput, name: str, cos: str, sin: str, half: int) -> str:
         rest = [self.sizes.size - 2 * half] if self.sizes.size > 2 * half else []
         if self.is_interleaved:
-            turned, *unturned = self._parts(value, [2 * half, *rest], f"{name}_all") if rest else (value,)
-            first, second = self._parts(self._reshaped(turned, [0, 0, 0, half, 2], f"{name}_pairs"), [1, 1], name)
+            turned, *unturned = self._split_columns(value, [2 * half, *rest], f"{name}_all") if rest else (value,)
+            first, second = self._split_columns(
+                self._reshaped(turned, [0, 0, 0, half, 2], f"{name}_pairs"), [1, 1], name
+            )
         else:
-            first, second, *unturned = self._parts(value, [half, half, *rest], name)
+            first, second, *unturned = self._split_columns(value, [half, half, *rest], name)
 
         def times(part: str, table: str) -> str:
             return self.add("Mul", part, table, role=f"{name}_times")
@@ -376,8 +378,8 @@ class _Parts(Builder):
         first_side = self.add("Sub", times(first, cos), times(second, sin), role=f"{name}_first")
         second_side = self.add("Add", times(first, sin), times(second, cos), role=f"{name}_second")
         if self.is_interleaved:
-            pairs = self.append(make_concat([first_side, second_side], -1), f"{name}_both")
-            sides = [self._reshaped(pairs, [0, 0, 0, 2 * half], f"{name}_sides")]
+            both = self.append(make_concat([first_side, second_side], -1), f"{name}_both")
+            sides = [self._reshaped(both, [0, 0, 0, 2 * half], f"{name}_sides")]
         else:
             sides = [first_side, second_side]
         joined = make_concat([*sides, *unturned], -1)
