@@ -138,7 +138,8 @@ class FloatWeights(Struct, eq=False):
     def of_blocks(self, node: Node, dtype: int) -> str:
         """Return the name of the `[K, N]` floats that the weight of a MatMulNBits stands for."""
         rows, columns = node.attr("K", 0) or 0, node.attr("N", 0) or 0
-        parts = self._unpack_blocks(node, (1, 2, 3), columns, rows, dequantized_blocks, dtype)
+        size = node.attr("block_size", 0) or 0
+        parts = self._unpack_blocks(node, (1, 2, 3), columns, rows, size, dequantized_blocks, dtype)
         return self.editor.weight(f"{node.operand(1).name}_float", dtype, (rows, columns), parts)
 
     def of_rows(self, node: Node) -> str:
@@ -151,11 +152,12 @@ class FloatWeights(Struct, eq=False):
         if len(sizes) != 2 or bits not in BITS or axes != [0, 1] or dtype != TensorProto.FLOAT:
             raise MatchFailure("it does not look rows up in a matrix of blocks of 2, 4 or 8 bits, scaled by float32")
         rows, width = sizes[0], sizes[1] * 8 // bits
-        parts = self._unpack_blocks(node, (0, 2, 3), rows, width, dequantized_rows, dtype)
+        size = min(node.attr("block_size", 128) or 0, width)  # one block is as long as its row
+        parts = self._unpack_blocks(node, (0, 2, 3), rows, width, size, dequantized_rows, dtype)
         return self.editor.weight(f"{node.operand(0).name}_float", dtype, (rows, width), parts)
 
     def _unpack_blocks(
-        self, node: Node, places: Sequence[int], count: int, width: int, unpack: Unpack, dtype: int
+        self, node: Node, places: Sequence[int], count: int, width: int, size: int, unpack: Unpack, dtype: int
     ) -> Iterator[bytes]:
         """Return the floats of codes, scales and zero points at these inputs: so many rows of blocks, each so wide."""
         weight, scales, zeros = map(node.input, places)
@@ -163,15 +165,13 @@ class FloatWeights(Struct, eq=False):
         codes = unwrap_value(weight, ("Identity", *RESHAPING)).constant if weight is not None else None
         if codes is None or scale is None or (zeros is not None and zero is None):
             raise MatchFailure(NOT_CONSTANT)
-        bits, size = node.attr("bits", 4), node.attr("block_size", 128 if unpack is dequantized_rows else 0)
-        if bits not in BITS or not (size and width and count and codes.data_type == TensorProto.UINT8):
+        bits = node.attr("bits", 4)
+        if bits not in BITS or min(size, width, count) < 1 or codes.data_type != TensorProto.UINT8:
             raise MatchFailure("its bits or its sizes are not those of blocks of 2, 4 or 8 bits")
-        if unpack is dequantized_rows:
-            size = min(size, width)  # one block is as long as its row
         blocks = -(-width // size)
         array, room = read_elements(self.editor.model, codes), blocks * size * bits // 8
-        if unpack is dequantized_rows and array.size == count * width * bits // 8 < count * room:
-            array = np.pad(array.reshape(count, -1), ((0, 0), (0, room - width * bits // 8)))  # the last one is short
+        if array.size == count * (short := width * bits // 8) < count * room:  # the last block of a row is
+            array = np.pad(array.reshape(count, short), ((0, 0), (0, room - short)))
         if array.size != count * room:
             raise MatchFailure("its weight does not have the size that its attributes say")
         try:
@@ -261,24 +261,7 @@ class Dequantize(Rewrite):
                     rewrite(editor, weights, node)
         for node in editor.nodes("DequantizeLinear") if self.qdq else ():
             with editor.matching(node):
-                value, scale, out = node.operand(0), node.operand(1), node.result()
-                if node.attr("block_size", 0):
-                    raise MatchFailure("each block of its weight has a scale")
-                if (data := data_of(value, node.input(2))) is not None:
-                    if data.scale is not scale or editor.shapes[data.floats].dtype != editor.shapes[out].dtype:
-                        raise MatchFailure("it has another scale or dtype than the QuantizeLinear before it")
-                    if editor.bypass(node, data.floats):
-                        editor.note("QuantizeLinear and DequantizeLinear pair(s) gone")
-                elif value.constant is not None and scale.constant is not None:
-                    axis = node.attr("axis", 1) or 0
-                    if editor.bypass(
-                        node, weights.of(value, node.input(2), [scale.constant], scale.constant.data_type, axis)
-                    ):
-                        editor.note("weight(s) dequantised")
-                elif (rows := value.producer) is not None and rows.is_op("Gather"):
-                    _dequantized_rows(editor, weights, node, rows)
-                else:
-                    raise MatchFailure("its data is neither constant nor given by a QuantizeLinear with its zero point")
+                _replace_dequantized(editor, weights, node)
 
 
 class DequantizeTable(NodeRewrite):
@@ -378,7 +361,28 @@ def _emit_product(editor: Editor, node: Node, data: Value, weight: str, bias: Va
     editor.note("product(s) of integers computed with floats")
 
 
-def _dequantized_rows(editor: Editor, weights: FloatWeights, node: Node, rows: Node) -> None:
+def _replace_dequantized(editor: Editor, weights: FloatWeights, node: Node) -> None:
+    """Read what a DequantizeLinear gives from floats: those before its QuantizeLinear, or of a dequantised constant."""
+    value, scale, out = node.operand(0), node.operand(1), node.result()
+    if node.attr("block_size", 0):
+        raise MatchFailure("each block of its weight has a scale")
+    if (data := data_of(value, node.input(2))) is not None:
+        if data.scale is not scale or editor.shapes[data.floats].dtype != editor.shapes[out].dtype:
+            raise MatchFailure("it has another scale or dtype than the QuantizeLinear before it")
+        if editor.bypass(node, data.floats):
+            editor.note("QuantizeLinear and DequantizeLinear pair(s) gone")
+    elif value.constant is not None and scale.constant is not None:
+        axis = node.attr("axis", 1) or 0
+        floats = weights.of(value, node.input(2), [scale.constant], scale.constant.data_type, axis)
+        if editor.bypass(node, floats):
+            editor.note("weight(s) dequantised")
+    elif (rows := value.producer) is not None and rows.is_op("Gather"):
+        _replace_rows(editor, weights, node, rows)
+    else:
+        raise MatchFailure("its data is neither constant nor given by a QuantizeLinear with its zero point")
+
+
+def _replace_rows(editor: Editor, weights: FloatWeights, node: Node, rows: Node) -> None:
     """Take rows from a dequantised table, in place of dequantising rows: each element is computed alike."""
     table, indices, out = rows.operand(0), rows.operand(1), node.result()
     codes, scale = _constant_of(table), _constant_of(node.input(1))

@@ -200,6 +200,16 @@ def test_what_stays(reason: str, model: Model) -> None:
     assert (outcome.model is model, reasons(outcome)) == (True, [reason])
 
 
+@pytest.mark.parametrize("name", ["N", "block_size"])
+@pytest.mark.parametrize("number", [-16, -1, 0])
+def test_products_of_blocks_of_no_size_stay(name: str, number: int) -> None:
+    original = blocks(4, 16, 1, 16)
+    proto = original.proto
+    next(attribute for attribute in proto.graph.node[0].attribute if attribute.name == name).i = number
+    (reason,) = reasons(Dequantize().run(Model.from_proto(proto)))
+    assert reason == "MatMulNBits#0: its bits or its sizes are not those of blocks of 2, 4 or 8 bits"
+
+
 def test_an_output_of_the_graph_before_the_scales_stays() -> None:
     model = model_of(
         f"g ({DATA}) => (y, f) {{ {QUANTISE} sum = MatMulInteger (q, w, z, wz) {CHAIN} }}",
@@ -361,7 +371,7 @@ def test_an_empty_list_among_the_attributes_stays() -> None:
     assert (node.op_type, node.attr("pads", (1,)), node.attr("strides", ())) == ("Conv", (), (2, 1))
 
 
-def blocks(bits: int, more: str = "", table: str = "table", scales: type = np.float32, **points: np.ndarray) -> Model:
+def lookups(bits: int, more: str = "", table: str = "table", scales: type = np.float32, **points: np.ndarray) -> Model:
     """Return lookups of three rows of 40 numbers of so many bits, in blocks of 16, the last of which is not full."""
     node = f"y = com.microsoft.GatherBlockQuantized <bits = {bits}, block_size = 16{more}> "
     node += f"({table}, input_ids, s{', z' if points else ''})"
@@ -389,7 +399,7 @@ def test_a_block_may_be_longer_than_a_row() -> None:
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_a_table_of_blocks_gives_the_same_rows(bits: int, table: str, *, has_points: bool) -> None:
     points = {"z": RNG.integers(0, 256, (3, -(-3 * bits // 8)), np.uint8)} if has_points else {}
-    original = blocks(bits, "", table, **points)
+    original = lookups(bits, "", table, **points)
     outcome = run_to_fixpoint(original, [DequantizeTable()])
     assert "GatherBlockQuantized" not in {node.op_type for node in outcome.model.graph.nodes}
     ids = np.array([[2, 0, -1], [1, 1, 2]])
@@ -402,9 +412,9 @@ def test_a_table_of_blocks_gives_the_same_rows(bits: int, table: str, *, has_poi
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (blocks(4, ", gather_axis = 1, quantize_axis = 0"), "it does not look rows up in a matrix of blocks of 2"),
-        (blocks(4, scales=np.float16), "it does not look rows up in a matrix of blocks of 2, 4 or 8 bits, scaled by"),
-        (blocks(4, z=np.zeros((2, 2), np.uint8)), "cannot reshape array of size"),
+        (lookups(4, ", gather_axis = 1, quantize_axis = 0"), "it does not look rows up in a matrix of blocks of 2"),
+        (lookups(4, scales=np.float16), "it does not look rows up in a matrix of blocks of 2, 4 or 8 bits, scaled by"),
+        (lookups(4, z=np.zeros((2, 2), np.uint8)), "cannot reshape array of size"),
         (
             model_of(
                 f"g (int64[N, L] input_ids) => (y) {{ {LOOKUP} (table, input_ids) }}",
