@@ -169,10 +169,11 @@ def lower_folder(
     check_request(path, output, options, [Contract.FILE, GUIDE])
     progress("reading")
     export = find_pipeline(path)
-    if options.verify and export.step is not None and not export.step.roles.all("tokens"):
-        for rows in export.step.roles.all("embeddings"):
-            problem = f"each step reads '{rows.name}', rows of embeddings, and no tokens, which proofs are made of"
-            raise UsageError(f"{export.step.label}: {problem} - export it with its table, or give --no-verify")
+    step = export.step if options.verify else None
+    rows = step.roles.first("embeddings") if step is not None and not step.roles.all("tokens") else None
+    if step is not None and rows is not None:
+        problem = f"each step reads '{rows.name}', rows of embeddings, and no tokens, which proofs are made of"
+        raise UsageError(f"{step.label}: {problem} - export it with its table, or give --no-verify")
     export.check_static_cache(path)
     options = with_input_sizes(options, export.models)
     changes = asked_changes(export.from_steps(), options)
