@@ -199,8 +199,7 @@ def find_misfit(node: Node) -> str:
     for name in form.required:
         if name not in node.attributes:
             return f"lacks its attribute '{name}'"
-    values = VALUES & node.attributes.keys()
-    if node.is_op("Constant") and len(values) != 1:
+    if node.is_op("Constant") and len(values := VALUES & node.attributes.keys()) != 1:
         return f"has {len(values)} values and needs 1"
     for name, attribute in node.attributes.items():
         if name not in form.kinds and not form.is_older:

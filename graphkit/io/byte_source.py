@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import secrets
 import shutil
 import stat
 import tempfile
@@ -292,7 +291,7 @@ class Scratch:
     """
 
     def __init__(self) -> None:
-        self.location = f"graphkit-{secrets.token_hex(16)}"
+        self.location = f"graphkit-{os.urandom(16).hex()}"
         self._folder: Path | None = None
 
     @property

@@ -7,7 +7,6 @@ import hashlib
 import itertools
 import json
 import os
-import secrets
 import shutil
 import tempfile
 import time
@@ -83,7 +82,7 @@ def write_entry(key: str, entry: Entry) -> None:
     if len(content) > MAX_ENTRY:
         return
     path = _entry_path(key)
-    beside = path.with_name(f".{secrets.token_hex(8)}")
+    beside = path.with_name(f".{os.urandom(8).hex()}")
     with contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
