@@ -404,8 +404,9 @@ _SPARE = _Spare()
 
 
 def start_ahead() -> None:
-    """Start a process that is soon needed: it gets ready beside other work."""
-    _SPARE.put(_SPARE.take())
+    """Start a process that is soon needed, unless one is there: it gets ready beside other work."""
+    if current_process() is None:
+        _SPARE.put(_SPARE.take())
 
 
 def current_process() -> Process | None:

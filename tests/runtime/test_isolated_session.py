@@ -23,7 +23,7 @@ from graphkit.model import load
 from graphkit.progress import HAS_MEMORY_LIMIT, Limits
 from graphkit.runtime import isolation as isolation_module
 from graphkit.runtime import session as session_module
-from graphkit.runtime.isolation import current_process, describe_ending, shared_isolation
+from graphkit.runtime.isolation import current_process, describe_ending, shared_isolation, start_ahead
 from graphkit.runtime.onnxruntime_loader import open_model
 from graphkit.runtime.session import IsolatedSession, RunError, Session, SmallModel, run_small_models
 from graphkit.runtime.worker import Message
@@ -206,6 +206,17 @@ def test_sessions_share_a_process_which_is_kept_for_the_next() -> None:
         assert divided(IsolatedSession(model_of(DIVIDES))) == [4]
         assert children() - before == mine
     assert divided(first) == [4]  # one that outlives its isolation is loaded again
+
+
+@pytest.mark.usefixtures("no_spare")
+def test_a_process_is_started_ahead_once_and_not_beside_one_that_is_there() -> None:
+    before = children()
+    with shared_isolation():
+        start_ahead()
+        assert len(children() - before) == 1
+    start_ahead()
+    start_ahead()
+    assert len(children() - before) == 1
 
 
 @pytest.mark.usefixtures("no_spare")
