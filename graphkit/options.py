@@ -258,8 +258,8 @@ class LowerOptions(DeployOptions):
     )
     mask_floor: float | None = option(
         None,
-        "Added to scores that do not count. Default: -1e9; for a target that takes 8 bits, -100, or twice the largest "
-        "score where that is lower.",
+        "Added to scores that do not count. Default: -1e9; for a target that takes 8 bits, -100, or minus twice "
+        "the largest score and 20 more where that is lower.",
         is_rare=True,
     )
     pad: int | None = option(None, "Token that pads. Default: what the export says, else 0.", least=0, is_rare=True)

@@ -640,7 +640,7 @@ def with_large_scores(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def test_a_floor_for_a_quantised_model_is_twice_the_largest_score(tmp_path: Path) -> None:
+def test_a_floor_for_a_quantised_model_is_twice_the_largest_score_and_twenty_more(tmp_path: Path) -> None:
     report = lowered(with_large_scores(decoder(FILLED)), tmp_path, replace(OPTIONS, target="ethos-u65"))
     assert report.proof is not None
     assert report.proof.passed
@@ -650,7 +650,7 @@ def test_a_floor_for_a_quantised_model_is_twice_the_largest_score(tmp_path: Path
     found = re.fullmatch(r"Scores reach (\S+) in a run of random tokens, and masks add (-\d+)\.", *report.notes)
     assert found is not None
     assert float(found[2]) == floor
-    assert 2 * float(found[1]) == pytest.approx(-floor, rel=0.02)
+    assert 2 * float(found[1]) + 20 == pytest.approx(-floor, rel=0.02)
 
 
 @pytest.mark.cases("decoder-options3-")

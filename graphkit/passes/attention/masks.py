@@ -28,8 +28,9 @@ ENOUGH = -20.0  # exp of it is 2e-9: with less a mask lets scores through
 SUMS = "ReduceLogSumExp"  # beside a Softmax: what an attention that may look nowhere weighs its result by
 NEGLIGIBLE = -1e4  # what is filled in for scores that do not count is at most this, in any export
 FLOOR, QUANTIZED_FLOOR = -1e9, -100.0  # for targets that take float models alone, and for those that take 8 bits
-# A masked score that is 50 below another one has a weight of exp(-50), which float32 loses beside 1.
-TIMES = 2  # how many times the largest score a floor is to be, so that a masked one stays below all others
+TIMES = (
+    2  # how many times the largest score a floor is to be, and `ENOUGH` more: so far below all others it counts nothing
+)
 LEAST_QUANTIZED = -1e3  # with less, scores that are close to each other share a step of 8 bits
 NO_BFLOAT16 = "it masks in bfloat16, of which no constants are made here"
 HALF_FLOOR = -3e4  # a sum of it and of scores is finite in float16
@@ -188,14 +189,14 @@ def mask_floor(target: Target, wanted: float | None = None) -> float:
         raise UsageError(
             f"a mask floor of {wanted:g} for {target.name}, which takes quantised models only: the steps of 8 bits "
             f"would be {-wanted / 255:,.0f} apart, and scores that differ by less would be equal - give one from -50 "
-            f"to {LEAST_QUANTIZED:,.0f}, at least twice the largest score"
+            f"to {LEAST_QUANTIZED:,.0f}, of at least twice the largest score and {-ENOUGH:g} more"
         )
     return wanted
 
 
 def floor_under(largest: float, floor: float) -> float:
     """Return a floor that is low enough for scores of this magnitude: this one, or the next whole number that is."""
-    return min(floor, -float(math.ceil(TIMES * largest)))
+    return min(floor, ENOUGH - math.ceil(TIMES * largest))
 
 
 def told_floor(largest: float, floor: float) -> str:
