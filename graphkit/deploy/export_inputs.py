@@ -9,12 +9,13 @@ from onnx import helper, numpy_helper
 
 from graphkit.analysis.model_fit import given_states
 from graphkit.errors import GraphkitError, UsageError
-from graphkit.graph.cache_entries import Slot
+from graphkit.graph.cache_entries import SLIDING, Slot, count_window_slots
 from graphkit.graph.declared_types import hinted_type
 from graphkit.graph.new_nodes import NewNode, make_gather, make_slice
 from graphkit.graph.roles import Axis, declared_rank
 from graphkit.graph.view import Value, unwrap_value
 from graphkit.model import Model
+from graphkit.rewrite.base import copy_proto, keep_members
 from graphkit.rewrite.edits import remove_dead_code
 from graphkit.rewrite.new_interface import NewInput, with_interface, with_names, with_symbols
 from graphkit.shapes import Expr, const, infer
@@ -83,6 +84,32 @@ def drop_idle_inputs(model: Model) -> Model:
     masks = {value.name for value in model.roles.all("encoder mask")}
     masks &= {value.name for value in made.roles.inputs} - {value.name for value in made.roles.all("encoder mask")}
     return with_names(made, {name: f"encoder_{name}" for name in masks}) if masks else made
+
+
+def grow_window_caches(model: Model) -> Model:
+    """Return a decoder whose caches of a window's tokens grow, as the others do; the same one where it has none.
+
+    onnxruntime-genai's builder has a GroupQueryAttention over a sliding window keep the last tokens alone, in a cache
+    that comes out as long as it came in. Without its `sliding_window_cache` the same attention reads all that is past.
+    """
+    roles, shapes = model.roles, infer(model)
+    grown = {past: entry.present for past, entry in roles.pasts.items() if entry.present and count_window_slots(past)}
+    growing = [shapes[past].dims or () for past in roles.pasts if past not in grown]
+    tokens = roles.first("tokens") or roles.first("embeddings")
+    dims = [shapes[value].dims or () for pair in grown.items() for value in pair]
+    if not grown or tokens is None or {len(each) for each in (*dims, *growing)} != {4}:
+        return model
+    proto = copy_proto(model)
+    for node in proto.graph.node:
+        keep_members(node.attribute, [attribute.name != SLIDING for attribute in node.attribute])
+    past = (growing or dims)[0][2]
+    inputs, outputs = dict[str, NewInput](), dict[str, NewInput]()
+    for before, after in grown.items():
+        rows, groups, _, size = shapes[before].dims or ()
+        inputs[before.name] = NewInput(before.name, shapes[before].dtype, (rows, groups, past, size))
+        total = past + (shapes[tokens].dims or ())[1]
+        outputs[after.name] = NewInput(after.name, shapes[after].dtype, (rows, groups, total, size))
+    return with_interface(model.with_proto(proto), inputs, outputs)
 
 
 def find_least_prompt(first: Model, step: Model) -> int:

@@ -12,7 +12,14 @@ from msgspec.structs import replace
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.model_fit import first_states
 from graphkit.contract.host_contract import Generation
-from graphkit.deploy.export_inputs import drop_idle_inputs, pad_states, pass_positions, share_dim_names, takes_positions
+from graphkit.deploy.export_inputs import (
+    drop_idle_inputs,
+    grow_window_caches,
+    pad_states,
+    pass_positions,
+    share_dim_names,
+    takes_positions,
+)
 from graphkit.equivalence.originals import Originals
 from graphkit.equivalence.result import GRADES
 from graphkit.equivalence.stages import Stage, prove_stages
@@ -88,6 +95,7 @@ class Pipeline(Struct, frozen=True, eq=False):
     halves: tuple[Model, ...] = ()  # the two models that `first` is made of, where the logits have a model of their own
     parts: tuple[Model, ...] = ()  # models that a caller runs beside, such as an encoder of pictures, or of embeddings
     is_apart: bool = False  # whether a caller runs the encoder too, and gives its states to `first`
+    sliding: Model | None = None  # the decoder as it was exported, where caches of a window were let grow; or None
 
     @property
     def models(self) -> tuple[Model, ...]:
@@ -98,7 +106,12 @@ class Pipeline(Struct, frozen=True, eq=False):
         first, head = self.halves or (self.first, None)
         if self.is_apart and self.encoder is not None:
             return Originals(None, first, self.step, head=head, parts=(self.encoder,))
-        return Originals(self.encoder, first, self.step, head=head, parts=self.parts)
+        return Originals(self.encoder, first, self.step, head=head, parts=self.parts, sliding=self.sliding)
+
+    @property
+    def changes(self) -> tuple[str, ...]:
+        """What is another in the decoder than in the export, a sentence each."""
+        return ("caches that keep a window's tokens alone grow, as the others do",) if self.sliding is not None else ()
 
     def with_encoder_apart(self) -> Pipeline:
         """Return the pipeline with an encoder that its caller runs; refuse one that cannot be told apart."""
@@ -202,6 +215,8 @@ def find_pipeline(path: Path) -> Pipeline:
             split = (language, head), tuple(model for model in used if model not in found)
     merged = by_role.get("merged")
     first, step = (merged, merged) if merged is not None else (by_role.get("first"), by_role.get("step"))
+    exported = step
+    step = grow_window_caches(step) if first is None and step is not None else step
     if first is not None and step is None:
         raise UsageError(
             f"{shown_path(path)}: it has a decoder of the first step and none of later steps - export both"
@@ -222,7 +237,8 @@ def find_pipeline(path: Path) -> Pipeline:
         if pad is None and each is not None and each.roles.decoder is None:
             pad = padding_token(each)
     settings = replace(settings, tokens={**settings.tokens, "pad": pad})
-    return Pipeline(encoder, first or step, step, merged is not None, settings, *split)
+    sliding = exported if exported is not step else None
+    return Pipeline(encoder, first or step, step, merged is not None, settings, *split, sliding=sliding)
 
 
 def has_fixed_prompt(model: Model | None) -> bool:

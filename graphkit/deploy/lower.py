@@ -418,7 +418,11 @@ def _lower_parts(pipeline: Pipeline, sizes: LowerSizes, progress: Progress) -> l
         check_vectors(first, step)
     progress(with_share(0.3, "lowering the step"))
     lowered = lower_model("step", step, sizes)
-    lowered = structs.replace(lowered, stages=(*_splitting_stages("step", merged, step), *lowered.stages))
+    before = [*_splitting_stages("step", merged, step)]
+    if pipeline.sliding is not None:
+        before.append(Stage("step", "caches that grow", pipeline.sliding, step, tested=pipeline.changes[0]))
+    changed = (*pipeline.changes, *lowered.changes)
+    lowered = structs.replace(lowered, stages=(*before, *lowered.stages), changes=changed)
     if first is not None and first is not step and parts:
         progress(with_share(0.8, "lowering the cross-attention cache"))
         projection = SplitCrossKv().run(fold(first, options=FoldingOptions(keep_fusions=False)).model)

@@ -251,6 +251,7 @@ class BundleExport(Struct, frozen=True, eq=False, dict=True):
             if self.pipeline.encoder is not None:
                 check_source(self.pipeline.encoder, sizes)
             methods = derive_methods(self.decoders, sizes.slots, update)
+            methods = tuple(structs.replace(each, changes=(*self.pipeline.changes, *each.changes)) for each in methods)
         return tuple(map(unpacked_logits, methods)) if sizes.batch == 1 else methods
 
     def prove(self, folder: Path, options: DeploymentProofOptions, progress: Progress, *, exact: bool) -> BundleProof:

@@ -18,6 +18,8 @@ class Originals(Struct, frozen=True, eq=False):
     is_changed: bool = False  # whether they are no longer what their files say
     head: Model | None = None  # what gives the logits from the output of `first`, where that is a model of its own
     parts: tuple[Model, ...] = ()  # models that a caller runs beside, such as an encoder of pictures, or of embeddings
+    # the decoder as it was exported, where caches that keep a window's tokens were let grow in `step`; or None
+    sliding: Model | None = None
 
     @property
     def models(self) -> tuple[Model, ...]:
@@ -31,5 +33,6 @@ class Originals(Struct, frozen=True, eq=False):
         encoder, first, step, head = (
             None if model is None else made[model] for model in (self.encoder, self.first, self.step, self.head)
         )
+        sliding = None if self.sliding is None else change(self.sliding)
         is_changed = self.is_changed or any(model is not other for model, other in made.items())
-        return Originals(encoder, first, step, is_changed, head, tuple(made[part] for part in self.parts))
+        return Originals(encoder, first, step, is_changed, head, tuple(made[part] for part in self.parts), sliding)

@@ -19,7 +19,7 @@ from onnx import TensorProto
 from graphkit.graph.dataflow import MOVES, find_readers, moved_from, moves_elements, values_computed_from
 from graphkit.graph.declared_types import Dim, TensorType, hinted_type
 from graphkit.graph.names import group_pairs, is_number
-from graphkit.graph.operator_traits import CUTTING, RECURRENT, joined_parts
+from graphkit.graph.operator_traits import CUTTING, GROUPED, RECURRENT, joined_parts
 from graphkit.graph.view import Node, Scope, Value, unwrap_value, walk_breadth_first
 
 PAST = {"past", "prev", "previous", "old"}
@@ -33,6 +33,7 @@ FILLER |= {"attn", "attention", "tensor", "mem", "memory"}
 NOT_CACHE = {"mask", "hidden", "ids", "length", "len", "position", "positions", "logits", "index"}
 CACHE_RANKS = range(3, 7)
 INTEGERS = (TensorProto.INT32, TensorProto.INT64)
+SLIDING = "sliding_window_cache"  # the attribute of an attention whose cache keeps the tokens of a window alone
 
 
 class Slot(Struct, frozen=True):
@@ -184,6 +185,12 @@ def _grows_by_one_dim(past: Value, present: Value) -> bool:
     pairs = zip(before.dims or (), after.dims or (), strict=True)
     differing = [dim for dim, dim_after in pairs if dim != dim_after]
     return len(differing) == 1 and isinstance(differing[0], str)
+
+
+def count_window_slots(past: Value) -> int | None:
+    """Return how many slots a cache needs of which an attention keeps the tokens of its window alone, None if all."""
+    readers = (node for node, _ in past.consumers if node.operator == GROUPED and node.attr(SLIDING, 0))
+    return next((node.attr("local_window_size", int) for node in readers), None)
 
 
 def growing_axis(past: TensorType, present: TensorType | None, rows: frozenset[Dim] = frozenset()) -> int | None:

@@ -16,6 +16,7 @@ from graphkit.contract.contract_files import read_bundle
 from graphkit.equivalence.bundles import summarize_bundle
 from graphkit.equivalence.originals import Originals
 from graphkit.errors import ModelError, count_things
+from graphkit.graph.operator_traits import PAST_KEYS
 from graphkit.hosts.bundle_host import Bundle
 from graphkit.model import Model, load
 from graphkit.options import DeploymentProofOptions
@@ -50,6 +51,7 @@ from graphkit.verify.bundle_state_checks import (
 from graphkit.verify.candidate_sessions import tell_each
 from graphkit.verify.comparator import (
     BUNDLE_TOLERANCE,
+    LOWERING_TOLERANCE,
     BundleTolerance,
     Difference,
     distance_of_spread,
@@ -94,9 +96,10 @@ def verify_bundle(
     Args:
         originals: The models that it was made of.
         folder: The bundle.
-        options: How to prove it. The tolerance, by default `BUNDLE_TOLERANCE`, counts over how far logits vary where
-            that is more than 1. For models with float16 tensors it is at least `FLOAT16_TOLERANCE`, and for those that
-            round what they compute to 8 bits at least `QUANTIZED_TOLERANCE`; on a device at least its own.
+        options: How to prove it. The tolerance, by default `BUNDLE_TOLERANCE`, or `LOWERING_TOLERANCE` where attentions
+            of the export are one node, counts over how far logits vary where that is more than 1. For models with
+            float16 tensors it is at least `FLOAT16_TOLERANCE`, and for those that round what they compute to 8 bits at
+            least `QUANTIZED_TOLERANCE`; on a device at least its own.
         exact: Whether logits must be equal to the last bit in plain onnxruntime; else within the tolerance.
         progress: Called with the name of each step before it starts.
 
@@ -157,7 +160,9 @@ class BundleVerifier:
         )
         at_default = portion_of(progress, 0.3, 0.4)
         self.at_default = record_originals(compared, self.short, optimize=True, progress=at_default)
-        tolerance = BUNDLE_TOLERANCE if options.tolerance is None else options.tolerance
+        nodes = (node for model in originals.models for node in model.nodes)
+        usual = LOWERING_TOLERANCE if any(node.operator in PAST_KEYS for node in nodes) else BUNDLE_TOLERANCE
+        tolerance = usual if options.tolerance is None else options.tolerance
         if options.tolerance is None and not self.provider.is_cpu:
             tolerance = max(level_tolerance(model, self.provider) for model in originals.models)
         # the others come last, and ran at one level alone

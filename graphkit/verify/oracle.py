@@ -19,7 +19,7 @@ from onnx import helper, numpy_helper
 
 from graphkit.equivalence.originals import Originals as Originals
 from graphkit.errors import ModelError
-from graphkit.graph.cache_entries import Slot
+from graphkit.graph.cache_entries import Slot, count_window_slots
 from graphkit.graph.declared_types import declared_type, hinted_type
 from graphkit.graph.names import join_words, names_in
 from graphkit.graph.new_nodes import make_slice
@@ -53,11 +53,13 @@ class Oracle:
         self._optimize, self._prepack, self._is_changed = optimize, prepack, originals.is_changed
         self._encoder = originals.encoder
         self._session = None if originals.encoder is None else self._open_session(originals.encoder)
-        chosen = None if originals.first is None or not can_choose else with_logits_choice(originals.first)
+        self._sliding = originals.sliding  # which runs in the place of the decoder that its caches were let grow in
+        first = originals.sliding or originals.first
+        chosen = None if first is None or not can_choose else with_logits_choice(first)
         self._can_choose = chosen is not None
         self._decoder: Decoder | None = None
         if (first := originals.first) is not None and (step := originals.step) is not None:
-            opened = self._open_session(first, chosen)
+            opened = self._open_session(originals.sliding or first, chosen)
             self._decoder = Decoder(first, step, opened, opened if first is step else self._open_session(step))
         self._head = None if originals.head is None else self._open_session(originals.head)
         self.cache: dict[Slot, np.ndarray] = {}  # what is past, by place
@@ -194,7 +196,7 @@ class Oracle:
         self._states = _no_state(model, len(tokens))
         given = [self._inputs[v.name] for v in model.roles.all("positions") if v.name in self._inputs]
         self._placed = given[0] if given else None
-        return {**self._decoder_feed(model, tokens), **_empty_past(model, len(tokens))}
+        return {**self._decoder_feed(model, tokens), **_empty_past(self._sliding or model, len(tokens))}
 
     def later_feed(self, tokens: np.ndarray) -> Arrays:
         """Return the feed of a step on the next tokens, its KV cache included; it does not run."""
@@ -204,7 +206,7 @@ class Oracle:
         feed = self._decoder_feed(model, tokens)
         self._mask = before
         past = {value.name: self.cache[entry.slot] for value, entry in model.roles.pasts.items() if self.cache}
-        return {**feed, **(past or _empty_past(model, len(tokens)))}
+        return {**feed, **(past or _empty_past(self._sliding or model, len(tokens)))}
 
     def reorder(self, rows: Sequence[int]) -> None:
         """Let each row be a copy of another."""
@@ -297,6 +299,8 @@ def _no_state(model: Model, rows: int) -> Arrays:
 
 def _empty_past(model: Model, rows: int) -> Arrays:
     def empty(value: Value, grows: int | None) -> np.ndarray:
+        if (slots := count_window_slots(value)) is not None:
+            return _zero_input(model, value, lambda axis: (rows, 1, slots, 1)[axis])
         zeros = _zero_input(model, value, lambda axis: rows if model.roles.axis(value, axis) == "batch" else 1)
         return zeros if grows is None else zeros.take(np.arange(0), grows)
 

@@ -368,11 +368,11 @@ def test_heads_that_queries_share_are_no_copies_of_a_reshaped_tensor(tmp_path: P
 
 def test_attention_that_stays_one_node_is_named(tmp_path: Path) -> None:
     message = (
-        r"model.onnx: decompose-attention: GroupQueryAttention#\d+: its smooth_softmax is set, which has no plain "
+        r"model.onnx: decompose-attention: GroupQueryAttention#\d+: its qk_output is set, which has no plain "
         "spelling here - export attention in plain operators"
     )
     with pytest.raises(UsageError, match=message):
-        lowered(one_node(", smooth_softmax = 1"), tmp_path)
+        lowered(one_node(", qk_output = 1"), tmp_path)
 
 
 def test_a_mask_may_be_added_before_a_transpose(tmp_path: Path) -> None:

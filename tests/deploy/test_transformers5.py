@@ -366,6 +366,7 @@ def test_a_bundle_of_several_models_is_proven_against_its_export(name: str, tmp_
     [
         pytest.param("gemma3_text", 32, marks=slow),
         ("llama-builder", 22),
+        ("gpt_oss-builder", 22),
         pytest.param("lfm2", 32, marks=slow),
         pytest.param("llama-static", None, marks=slow),
     ],
@@ -629,14 +630,51 @@ def test_a_floor_of_masks_is_as_deep_as_large_scores_need_it(tmp_path: Path) -> 
             assert cut(np.array(given)) == cut(case["tokens"][0])
 
 
-@pytest.mark.slow
-def test_a_bundle_of_the_model_builder_has_attention_in_plain_operators_and_no_mask(tmp_path: Path) -> None:
-    export = unpacked_export("llama-builder", tmp_path / "export")
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("llama-builder", marks=slow), "gpt_oss-builder"],  # with sinks, and caches of a window's tokens
+)
+def test_a_bundle_of_the_model_builder_has_attention_in_plain_operators_and_no_mask(name: str, tmp_path: Path) -> None:
+    export = unpacked_export(name, tmp_path / "export")
     bundle = bundled(export, tmp_path / "bundle", verify=True)
     assert "mask" not in {port.kind for method in bundle.contract.methods for port in method.inputs}
+    assert {state.update for state in bundle.contract.states} == {"slots", *["ring"] * ("gpt_oss" in name)}
     for case in cases_of(export):
         given = bundle.generate(case["inputs"]["input_ids"], max_new_tokens=case["tokens"].shape[1])
         assert [cut(np.array(row)) for row in given] == [cut(row) for row in case["tokens"]]
+
+
+def slide_all_caches(file: Path) -> None:
+    """Let each layer of a decoder keep the last eight tokens alone."""
+    model = onnx.load(file, load_external_data=False)
+    for node in model.graph.node:
+        if node.op_type == "GroupQueryAttention":
+            kept = [each for each in node.attribute if each.name not in ("local_window_size", "sliding_window_cache")]
+            del node.attribute[:]
+            slides = {"local_window_size": 8, "sliding_window_cache": 1}
+            node.attribute.extend([*kept, *(helper.make_attribute(*each) for each in slides.items())])
+    for info in (*model.graph.input, *model.graph.output):
+        if info.name.startswith(("past", "present")):
+            info.type.tensor_type.shape.dim[2].dim_param = "slots"
+    onnx.save(model, file)
+
+
+def test_caches_of_a_window_alone_grow_too(tmp_path: Path) -> None:
+    export = unpacked_export("gpt_oss-builder", tmp_path / "export")
+    slide_all_caches(export / "model.onnx")
+    bundle = bundled(export, tmp_path / "bundle", verify=True)
+    assert {state.update for state in bundle.contract.states} == {"ring"}
+
+
+def test_caches_of_a_window_whose_shapes_are_not_known_are_declined(tmp_path: Path) -> None:
+    export = unpacked_export("gpt_oss-builder", tmp_path / "export")
+    model = onnx.load(export / "model.onnx", load_external_data=False)
+    for info in model.graph.input:
+        if info.name.startswith("past"):
+            info.type.tensor_type.ClearField("shape")
+    onnx.save(model, export / "model.onnx")
+    with pytest.raises(UsageError, match=r"its sliding_window_cache is set, which has no plain spelling"):
+        bundled(export, tmp_path / "bundle")
 
 
 def test_a_bundle_refuses_an_attention_that_has_no_plain_spelling(tmp_path: Path) -> None:
@@ -644,9 +682,9 @@ def test_a_bundle_refuses_an_attention_that_has_no_plain_spelling(tmp_path: Path
     step = onnx.load(export / "model.onnx", load_external_data=False)
     for node in step.graph.node:
         if node.op_type == "GroupQueryAttention":
-            node.attribute.append(helper.make_attribute("smooth_softmax", 1))
+            node.attribute.append(helper.make_attribute("qk_output", 1))
     onnx.save(step, export / "model.onnx")
-    with pytest.raises(UsageError, match=r"decompose-attention: .*its smooth_softmax is set, which has no"):
+    with pytest.raises(UsageError, match=r"decompose-attention: .*its qk_output is set, which has no"):
         bundled(export, tmp_path / "bundle")
 
 

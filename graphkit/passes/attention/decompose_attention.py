@@ -30,11 +30,12 @@ HEADS = {
     GROUPED: ("num_heads", "kv_num_heads"),
     MULTI: ("num_heads",) * 2,
 }
+SINKS = 11  # the input of a GroupQueryAttention: a score of each head for no key at all
 ROTARY = slice(COSINES[GROUPED], COSINES[GROUPED] + 2)
 (POSITIONS,), (LENGTHS,) = ANGLES[GROUPED], KEY_LENGTHS[GROUPED]
 UNSUPPORTED: Mapping[str, tuple[Sequence[int], str]] = {  # operator -> inputs, and what it is with them
     "Attention": ((6,), "it has lengths of its own: export it without nonpad_kv_seqlen"),
-    GROUPED: ((11, 12, 13), "it has sinks or scales of its own: export GroupQueryAttention without them"),
+    GROUPED: ((12, 13), "it has scales of its own: export GroupQueryAttention without them"),
     MULTI: ((3, 4, 8, 9), "it has a bias, a mask of keys or lengths of its own: export it without them"),
 }
 
@@ -95,7 +96,7 @@ def _check_parts(node: Node) -> None:
             raise MatchFailure("it has a window, which has no plain spelling here")
     if node.operator != GROUPED:
         return
-    odd = ("smooth_softmax", "qk_output", "sliding_window_cache", "kv_cache_bit_width")
+    odd = ("qk_output", "sliding_window_cache", "kv_cache_bit_width")
     if name := next((name for name in odd if node.attr(name, 0)), ""):
         raise MatchFailure(f"its {name} is set, which has no plain spelling here")
     if node.attr("do_rotary", 0) and (len(node.inputs[ROTARY]) < 2 or None in node.inputs[ROTARY]):
@@ -123,8 +124,8 @@ class DecomposeAttention(Rewrite):
     That of a MultiHeadAttention, which knows no such case, gives what Softmax does.
 
     Legality: heads and their size are known numbers. A GroupQueryAttention has a past that grows, and lengths that are
-    past and new tokens together. Biases of a MultiHeadAttention, sinks, windows of opset 25, quantised caches, caches
-    of a window's length, and scores as an output are declined.
+    past and new tokens together. Biases of a MultiHeadAttention, windows of opset 25, quantised caches, caches of a
+    window's length, and scores as an output are declined.
 
     Attributes:
         unpadded: Whether lengths of a GroupQueryAttention that depend on data are taken to be past and new tokens too.
@@ -182,6 +183,8 @@ class _Parts(Builder):
         self.cache = (keys, values) if keys is not None and values is not None else None
         is_causal = node.attr("unidirectional" if node.operator == MULTI else "is_causal", 0) == 1
         self.is_causal, self.scale = is_grouped or is_causal, scale
+        self.sinks = node.input(SINKS) if is_grouped else None
+        self.has_sinks = self.sinks is not None or bool(is_grouped and node.attr("smooth_softmax", 0))
         self.window = max(node.attr("local_window_size", -1) or 0, 0) if is_grouped else 0
         self.tables = node.inputs[ROTARY] if is_grouped and node.attr("do_rotary", 0) else ()
         self.is_interleaved = is_grouped and bool(node.attr("rotary_interleaved", 0))  # neighbours turn, not halves
@@ -275,12 +278,27 @@ class _Parts(Builder):
             scores = self.add("Mul", share, limit, role="capped")
         if (bias := self._score_bias()) is not None:
             scores = self.add("Add", scores, bias, role="masked")
+        if self.has_sinks:
+            scores = self._join_sinks(scores, query)
         weights = self.add("Softmax", scores, role="weights", axis=-1)
+        if self.has_sinks:
+            places = (self.integers([number], name) for number, name in ((0, "first"), (-1, "sink"), (-1, "axis")))
+            weights = self.append(make_slice(weights, *places), "weights_of_keys")
         if not self.may_hide_all:
             return weights
         largest = self.add("ReduceMax", bias, self.integers([-1], "last"), role="largest")
         is_empty = self.add("LessOrEqual", largest, self._number(self.lowest, "lowest"), role="without_keys")
         return self.add("Where", is_empty, self._number(0, "nothing"), weights, role="kept")
+
+    def _join_sinks(self, scores: str, query: NodeInput) -> str:
+        """Return scores with those of sinks behind those of keys: numbers of each head, or 0."""
+        sinks = self._number(0, "nothing") if self.sinks is None else self.sinks
+        if self.sinks is not None:
+            sinks = self._reshaped(sinks, [1, self.sizes.heads, 1, 1], "sinks_apart")
+        rows = self.add("Shape", query, role="rows_of_sinks", end=3)
+        dims = self.append(make_concat([rows, self.integers([1], "one_sink")], 0), "dims_of_sinks")
+        wide = self.add("Expand", sinks, dims, role="sinks")
+        return self.append(make_concat([scores, wide], -1), "scores_and_sinks")
 
     @property
     def lowest(self) -> float:

@@ -15,7 +15,7 @@ from graphkit.rewrite.host_values import Dependence, find_dependences
 from graphkit.shapes import Expr
 
 GIVEN = ("tokens", "embeddings", "mask", "positions", "past")  # roles of what a step is given
-JOINING = SAME_ORDER - {"Flatten"} | operator_set("Add Cast Div Mul Sub Where")  # scores, masks
+JOINING = SAME_ORDER - {"Flatten"} | operator_set("Add Cast Div Mul Sub Tanh Where")  # scores, masks
 MAKING = REARRANGING | operator_set("Cast Div Expand Mul")  # what attention reads
 GUARDING = SAME_ORDER | operator_set("Cast Dropout IsNaN Where")  # probabilities
 Place = tuple[Node, int]
@@ -87,6 +87,9 @@ class _Trace:
                 break
             if node.is_op("MatMul"):
                 return node.inputs[1], tuple(masks)
+            if joined_parts(node) and node.input(0) is self._data(source):  # sinks come behind them, which are no keys
+                self.keys = (self.shapes[node.operand(0)].dims or (self.keys,))[-1]
+                continue
             if not node.is_op(*JOINING) or self._holds_keys(node):
                 break
             for index, operand in enumerate(node.inputs):
@@ -110,16 +113,23 @@ class _Trace:
 
         def guarded_inputs(value: Value) -> Iterator[Value | None]:
             """Yield what replaces NaN in probabilities, casts or reshapes them."""
-            return (out for node, _ in value.consumers if node.is_op(*GUARDING) for out in node.outputs[:1])
+            readers = (node for node, _ in value.consumers if node.is_op(*GUARDING) or self._drops_sinks(node))
+            return (out for node in readers for out in node.outputs[:1])
 
         values = set[Value | None]()
         for each in walk_breadth_first([value], guarded_inputs):
             for node, index in each.consumers:
                 if node.is_op("MatMul") and index == 0:
                     values.add(node.inputs[1])
-                elif not node.is_op(*GUARDING) or self._holds_keys(node):
+                elif not self._drops_sinks(node) and (not node.is_op(*GUARDING) or self._holds_keys(node)):
                     return None
         return values.pop() if len(values) == 1 else None
+
+    def _drops_sinks(self, node: Node) -> bool:
+        """Whether a Slice leaves the probabilities of all keys, and none of what has none."""
+        starts = node.input(1) if node.is_op("Slice") else None
+        dims = self.shapes[node.result()].dims or ()
+        return starts is not None and dims[-1:] == (self.keys,) and self.shapes[starts].elements == (0,)
 
     def cache(self, value: Value | None) -> Growth | None:
         """Return the cache that keys or values are made of, None where the number of keys has a part in that."""

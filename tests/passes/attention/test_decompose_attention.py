@@ -74,6 +74,11 @@ PLAIN = {
     "grouped, rotary, of neighbours": grouped(", do_rotary = 1, rotary_interleaved = 1", ", c, z"),
     "grouped, rotary, of some neighbours": grouped(", do_rotary = 1, rotary_interleaved = 1", ", c, z", WIDE),
     "grouped, rotary, of some": grouped(", do_rotary = 1", ", c, z", WIDE),
+    "grouped, with a score of 0 for no key": grouped(", smooth_softmax = 1"),
+    "grouped, with sinks": grouped("", ", , , , , m", f"{GROUPED}, float[4] m"),
+    "grouped, with sinks, in a window, scores with a limit": grouped(
+        ", local_window_size = 2, softcap = 1.5", ", , , , b, m", f"{GROUPED}, float[1, 4, S, total] b, float[4] m"
+    ),
     "several heads": attention(FLAT4, f"y = {MULTI} <num_heads = 2> (q, k, v)"),
     "several heads, with a bias": attention(
         f"{FLAT4}, float[1, 2, S, T] m", f"y = {MULTI} <num_heads = 2, scale = 0.3> (q, k, v, , , m)"
@@ -155,9 +160,11 @@ KEPT = {
     "its heads and their size are not known numbers": attention(
         "float[N, H, S, 4] q, float[N, H, S, 4] k, float[N, H, S, 4] v", "y = Attention (q, k, v)"
     ),
-    "its smooth_softmax is set, which has no plain spelling here": grouped(", smooth_softmax = 1"),
-    "it has sinks or scales of its own: export GroupQueryAttention without them": grouped(
-        "", ", , , , , m", f"{GROUPED}, float[4] m"
+    "its sliding_window_cache is set, which has no plain spelling here": grouped(
+        ", sliding_window_cache = 1, local_window_size = 2"
+    ),
+    "it has scales of its own: export GroupQueryAttention without them": grouped(
+        "", ", , , , , , m", f"{GROUPED}, float[1] m"
     ),
     "its tables of rotary embeddings are no matrices": grouped(
         ", do_rotary = 1", ", r, r", f"{GROUPED}, float[16, 8, 1] r"

@@ -29,6 +29,16 @@ SPELLINGS: Mapping[str, Mapping[str, str]] = {
     "two masks": {
         MASK: "floor = Where (wide, lowest, nothing) some = Add (scores, floor) masked = Where (hidden, lowest, some)"
     },
+    "scores with a limit": {
+        MASK: """share = Div (scores, root) bent = Tanh (share) capped = Mul (bent, root)
+        masked = Where (none, lowest, capped)"""
+    },
+    "sinks": {
+        "p = Softmax <axis = -1> (masked)": """wide_q = Shape <end = 3> (q) sink_dims = Concat <axis = 0> (wide_q, one)
+        sinks = Expand (sink, sink_dims) every = Concat <axis = -1> (masked, sinks)
+        weights = Softmax <axis = -1> (every) p = Slice (weights, first, last, last)""",
+        "float root": "float[1, 2, 1, 1] sink = {0.5, -0.5}, int64[1] first = {0}, int64[1] last = {-1}, float root",
+    },
     "a guard against NaN": {
         "mixed = MatMul (p,": "bad = IsNaN (p) good = Where (bad, nothing, p) mixed = MatMul (good,",
     },
@@ -174,6 +184,17 @@ TAKEN_BY_NONE: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "a floor that is not low": (
         "window",
         {MASK: "masked = Where (none, shallow, scores)", "float root": "float shallow = {-9}, float root"},
+    ),
+    "a sink and all keys but the first": (
+        "window",
+        {
+            "p = Softmax <axis = -1> (masked)": """wide_q = Shape <end = 3> (q)
+        sink_dims = Concat <axis = 0> (wide_q, one) sinks = Expand (sink, sink_dims)
+        every = Concat <axis = -1> (masked, sinks) weights = Softmax <axis = -1> (every)
+        p = Slice (weights, one, end, lasts)""",
+            "float root": """float[1, 2, 1, 1] sink = {0.5, -0.5}, int64[1] lasts = {-1},
+        int64[1] end = {9223372036854775807}, float root""",
+        },
     ),
     "values that something else reads": (
         "window",
