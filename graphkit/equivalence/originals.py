@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from graphkit.model import Model
 
@@ -30,9 +31,8 @@ class Originals(Struct, frozen=True, eq=False):
     def map_models(self, change: Callable[[Model], Model]) -> Originals:
         """Return these with a change of each model, which is made once."""
         made = {model: change(model) for model in self.models}
-        encoder, first, step, head = (
-            None if model is None else made[model] for model in (self.encoder, self.first, self.step, self.head)
-        )
-        sliding = None if self.sliding is None else change(self.sliding)
+        names = ("encoder", "first", "step", "head")
+        parts = {name: None if (model := getattr(self, name)) is None else made[model] for name in names}
+        parts["sliding"] = None if self.sliding is None else change(self.sliding)
         is_changed = self.is_changed or any(model is not other for model, other in made.items())
-        return Originals(encoder, first, step, is_changed, head, tuple(made[part] for part in self.parts), sliding)
+        return replace(self, is_changed=is_changed, parts=tuple(made[part] for part in self.parts), **parts)
