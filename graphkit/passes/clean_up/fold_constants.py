@@ -41,7 +41,7 @@ class FoldConstants(Rewrite):
 
     Constant nodes become initializers. Legality: the size of the result is known beforehand and at most `limit`, or
     the result is smaller than the constants that it replaces; all results together add at most 64 times `limit` to the
-    model; constants above 16 MiB are not read. The pass leaves nodes that draw random numbers, have bodies, quantise or
+    model. Larger results are computed on the way to such a one; constants above 16 MiB are not read. The pass leaves nodes that draw random numbers, have bodies, quantise or
     dequantise (weights stay small), calculate in float16 unless told to, or fail in onnxruntime, which runs elsewhere.
 
     Before:
@@ -68,7 +68,7 @@ class FoldConstants(Rewrite):
     def edit(self, editor: Editor) -> None:
         has_initializers = editor.model.proto.ir_version >= INITIALIZERS_SINCE
         constant: set[Value] = set()
-        nodes: list[Node] = []
+        nodes, too_large = list[Node](), dict[Node, MatchFailure]()  # which are computed for others alone
         room = MAX_RESULTS * self.limit - editor.model.growth()  # bytes, without what earlier rounds have added
         for scope in editor.scopes:
             constant.update(value for value in scope.initializers if value.is_constant)
@@ -81,7 +81,7 @@ class FoldConstants(Rewrite):
                         editor.note("Constant node(s) moved to the initializers")
                 elif self._is_constant(editor, node, constant):
                     with editor.matching(node):
-                        added = self._added_bytes(editor, node)
+                        added = self._added_bytes(editor, node, too_large)
                         if added > max(room, 0):
                             most = MAX_RESULTS * self.limit
                             raise MatchFailure(f"constant results would add more than {most:,} bytes to the model")
@@ -89,7 +89,13 @@ class FoldConstants(Rewrite):
                         nodes.append(node)
                         constant.update(node.results)
         inside = {node: number for number, node in enumerate(nodes)}
-        targets: Targets = {node: values for node in nodes if (values := _needed_outputs(editor, node, inside))}
+        gone = dict(inside)
+        for node in reversed([*too_large]):  # one that something else reads stays, and reads constants
+            if _needed_outputs(editor, node, gone):
+                del gone[node]
+        for node in [node for node in too_large if node not in gone]:
+            editor.decline_failure(node, too_large[node])
+        targets: Targets = {node: found for node in gone if (found := _needed_outputs(editor, node, gone))}
         for node, arrays in _compute_targets(editor, targets, inside).items():
             outputs: list[NewNode] = []
             for value, array in arrays.items():
@@ -110,18 +116,27 @@ class FoldConstants(Rewrite):
             return False
         return not any(value in editor.aliases for value in node.operands)
 
-    def _added_bytes(self, editor: Editor, node: Node) -> int:
-        """Return how many bytes more the results of a node have than the constants that nothing else reads."""
+    def _added_bytes(self, editor: Editor, node: Node, too_large: dict[Node, MatchFailure]) -> int:
+        """Return how many bytes more the results of a node have than the constants that nothing else reads.
+
+        What is too large, and at most as large as constants that are read, is noted, and adds nothing.
+        """
         is_half = any(editor.shapes[value].dtype in HALF for value in (*node.operands, *node.results))
         if is_half and not self.half and node.op_type not in MOVING | {"ConstantOfShape", "Trilu"}:
             raise MatchFailure("its float16 arithmetic is left to the runtime")
         size = sum(_bytes_of(editor, value) for value in node.results)
         reads = [_bytes_of(editor, value) for value in node.operands]
-        freed = sum(read for value, read in zip(node.operands, reads, strict=True) if len(value.consumers) == 1)
-        if size > max(self.limit, freed):
-            raise MatchFailure(f"its constant result is larger than {self.limit:,} bytes")
+        single = (len(value.consumers) == 1 and value.producer not in too_large for value in node.operands)
+        freed = sum(read for read, is_single in zip(reads, single, strict=True) if is_single)
+        is_too_large = size > max(self.limit, freed)
+        failure = MatchFailure(f"its constant result is larger than {self.limit:,} bytes")
+        if is_too_large and (size > MAX_READ or len(too_large) >= MAX_RESULTS):
+            raise failure
         if max(reads, default=0) > MAX_READ:
             raise MatchFailure
+        if is_too_large:
+            too_large[node] = failure
+            return 0
         return size - freed
 
 

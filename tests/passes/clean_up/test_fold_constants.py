@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from fusing import operators
 from onnx import TensorProto, helper, numpy_helper
 from rewriting import SIZES, check, constants, feeds_of, lines, model_of, reasons
 
@@ -235,6 +236,30 @@ def test_the_limit_is_an_option() -> None:
     assert check(FoldConstants(limit=256), model_of(text)).changes
     outcome = check(FoldConstants(limit=255), model_of(text))
     assert reasons(outcome) == ["ConstantOfShape#0: its constant result is larger than 255 bytes"]
+
+
+WIDE = """g (float[N, 64] x) => (float[N, 64] y RESULT) <float[1, 64] w = {FILL}, int64[2] s = {512, 64}, int64 i = {3}> {
+    e = Expand (w, s) a = Neg (e) row = Gather (a, i) MORE y = Add (x, row) }"""
+
+
+def wide(result: str = "", more: str = "") -> Model:
+    fill = ", ".join(str(number) for number in range(64))
+    return model_of(WIDE.replace("FILL", fill).replace("RESULT", result).replace("MORE", more))
+
+
+def test_a_small_result_is_computed_by_way_of_larger_ones() -> None:
+    outcome = check(FoldConstants(limit=256), wide())
+    assert operators(outcome.model) == ["Add"]
+    assert reasons(outcome) == []
+
+
+def test_a_larger_result_that_something_else_reads_stays_and_reads_constants() -> None:
+    """Not the one before it, which is computed for the small one alone."""
+    outcome = check(FoldConstants(limit=256), wide(", float[N, 512] z", "t = Transpose (a) z = MatMul (x, t)"))
+    assert operators(outcome.model) == ["Expand", "Neg", "Transpose", "MatMul", "Add"]
+    assert reasons(outcome) == [
+        f"{node}: its constant result is larger than 256 bytes" for node in ("Expand#0", "Neg#1", "Transpose#2")
+    ]
 
 
 def test_a_large_weight_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
