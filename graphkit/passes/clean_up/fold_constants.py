@@ -41,8 +41,9 @@ class FoldConstants(Rewrite):
 
     Constant nodes become initializers. Legality: the size of the result is known beforehand and at most `limit`, or
     the result is smaller than the constants that it replaces; all results together add at most 64 times `limit` to the
-    model. Larger results are computed on the way to such a one; constants above 16 MiB are not read. The pass leaves nodes that draw random numbers, have bodies, quantise or
-    dequantise (weights stay small), calculate in float16 unless told to, or fail in onnxruntime, which runs elsewhere.
+    model. Larger results are computed on the way to such a one; constants above 16 MiB are not read. The pass leaves
+    nodes that draw random numbers, have bodies, quantise or dequantise (weights stay small), calculate in float16
+    unless told to, or fail in onnxruntime, which runs elsewhere.
 
     Before:
 

@@ -238,7 +238,8 @@ def test_the_limit_is_an_option() -> None:
     assert reasons(outcome) == ["ConstantOfShape#0: its constant result is larger than 255 bytes"]
 
 
-WIDE = """g (float[N, 64] x) => (float[N, 64] y RESULT) <float[1, 64] w = {FILL}, int64[2] s = {512, 64}, int64 i = {3}> {
+WIDE = """g (float[N, 64] x) => (float[N, 64] y RESULT)
+    <float[1, 64] w = {FILL}, int64[2] s = {512, 64}, int64 i = {3}> {
     e = Expand (w, s) a = Neg (e) row = Gather (a, i) MORE y = Add (x, row) }"""
 
 
