@@ -6,7 +6,6 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 from msgspec import Struct
@@ -148,7 +147,7 @@ class DecomposeAttention(Rewrite):
         }
     """
 
-    largest_error: ClassVar[float] = ROUNDING
+    largest_error = ROUNDING
     unpadded: bool = False
 
     def edit(self, editor: Editor) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import onnx
@@ -498,8 +498,8 @@ class FuseAttention(NodeRewrite):
         }
     """
 
-    largest_error: ClassVar[float] = ROUNDING
-    operators: ClassVar[tuple[str, ...]] = ("Softmax",)
+    largest_error = ROUNDING
+    operators = ("Softmax",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         attention = self_attention(editor, node)

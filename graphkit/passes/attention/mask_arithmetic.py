@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -57,7 +56,7 @@ class WhereToArithmetic(NodeRewrite):
 
     of_data: bool = False
 
-    operators: ClassVar[tuple[str, ...]] = ("Where",)
+    operators = ("Where",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         cond, chosen, otherwise, out = *node.operands, node.result()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from msgspec import Struct
 
 from graphkit.graph.new_nodes import RESHAPE_SINCE, SHAPE_SLICE_SINCE, make_concat, make_reshape
@@ -204,8 +202,8 @@ class ShareKvHeads(NodeRewrite):
         }
     """
 
-    largest_error: ClassVar[float] = ROUNDING
-    operators: ClassVar[tuple[str, ...]] = COPYING
+    largest_error = ROUNDING
+    operators = COPYING
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         repeat = repeat_of(editor, node) if node.scope.opset() >= RESHAPE_SINCE else None

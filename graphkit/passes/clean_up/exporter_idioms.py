@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from typing import ClassVar
 
 import numpy as np
 from onnx import helper
@@ -41,7 +40,7 @@ class CastlikeToCast(NodeRewrite):
         }
     """
 
-    operators: ClassVar[tuple[str, ...]] = ("CastLike",)
+    operators = ("CastLike",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         if dtype := editor.shapes[node.input(1)].dtype:
@@ -73,7 +72,7 @@ class SequenceToSplit(NodeRewrite):
         }
     """
 
-    operators: ClassVar[tuple[str, ...]] = ("SplitToSequence",)
+    operators = ("SplitToSequence",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         source, sequence, sizes, axis = node.operand(0), node.result(), node.input(1), node.attr("axis", 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import onnx
@@ -324,7 +323,7 @@ class SoftmaxToConstant(NodeRewrite):
         }
     """
 
-    operators: ClassVar[tuple[str, ...]] = ("Softmax",)
+    operators = ("Softmax",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         out, is_newer = node.result(), node.scope.opset() >= ONE_AXIS_SINCE

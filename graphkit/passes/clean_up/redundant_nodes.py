@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections import ChainMap
-from typing import ClassVar
 
 import onnx
 
@@ -101,7 +100,7 @@ class DropEmptyOutputs(Pass):
         }
     """
 
-    drops_outputs: ClassVar[bool] = True
+    drops_outputs = True
 
     def run(self, model: Model) -> Outcome:
         if not (empty := sorted(zero_length_outputs(model.graph))):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import onnx
 from msgspec import Struct
@@ -194,7 +193,7 @@ class MergeDecoders(Pass):
     It takes a model as an option, so that no text names this pass. Legality: the two fit together.
     """
 
-    changes_interface: ClassVar[bool] = True
+    changes_interface = True
 
     with_past: Model
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import ClassVar
 
 import numpy as np
 from msgspec import Struct, field
@@ -264,8 +263,8 @@ class FoldIntoWeights(NodeRewrite):
         }
     """
 
-    largest_error: ClassVar[float] = ROUNDING
-    operators: ClassVar[tuple[str, ...]] = tuple(LINEAR_OPERATORS)
+    largest_error = ROUNDING
+    operators = tuple(LINEAR_OPERATORS)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         if editor.is_static(node):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import ClassVar
 
 import numpy as np
 from msgspec import Struct
@@ -50,8 +49,8 @@ class FusePads(NodeRewrite):
         }
     """
 
-    largest_error: ClassVar[float] = ROUNDING
-    operators: ClassVar[tuple[str, ...]] = ("Conv",)
+    largest_error = ROUNDING
+    operators = ("Conv",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         data = node.inputs[0]
@@ -121,8 +120,8 @@ class MatmulAddToGemm(NodeRewrite):
         }
     """
 
-    largest_error: ClassVar[float] = ROUNDING
-    operators: ClassVar[tuple[str, ...]] = ("Add",)
+    largest_error = ROUNDING
+    operators = ("Add",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         for match in SUM.solve(editor, node.outputs[0], {}) if node.scope.opset() >= BROADCAST_BIAS_SINCE else ():
@@ -174,7 +173,7 @@ class MergeSiblingMatmuls(Rewrite):
         }
     """
 
-    largest_error: ClassVar[float] = ROUNDING
+    largest_error = ROUNDING
 
     def edit(self, editor: Editor) -> None:
         groups: dict[tuple[object, int], list[_Sibling]] = defaultdict(list)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
 
 import numpy as np
 from msgspec import Struct
@@ -63,8 +62,8 @@ class FuseLayerNorm(NodeRewrite):
         }
     """
 
-    largest_error: ClassVar[float] = ROUNDING
-    operators: ClassVar[tuple[str, ...]] = ("Sqrt",)
+    largest_error = ROUNDING
+    operators = ("Sqrt",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         norm = _match_norm(editor, node)

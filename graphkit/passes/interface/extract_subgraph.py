@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import onnx
 from onnx import helper
@@ -54,7 +53,7 @@ class ExtractSubgraph(Pass):
         inputs: Values or nodes where it begins; none for the inputs of the model.
     """
 
-    changes_interface: ClassVar[bool] = True
+    changes_interface = True
 
     outputs: Names
     inputs: Names = ()

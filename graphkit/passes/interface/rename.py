@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from graphkit.errors import UsageError, did_you_mean
 from graphkit.graph.declared_types import declared_dims
@@ -73,7 +72,7 @@ class Rename(Pass):
         dims: New names of dims: `batch_size=batch`.
     """
 
-    changes_interface: ClassVar[bool] = True
+    changes_interface = True
 
     inputs: Renames = ()
     outputs: Renames = ()

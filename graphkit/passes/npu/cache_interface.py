@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableSequence, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import onnx
@@ -157,7 +157,7 @@ class StaticKvCache(Pass):
         max_cache_len: How many slots.
     """
 
-    changes_interface: ClassVar[bool] = True
+    changes_interface = True
 
     max_cache_len: int
 
@@ -252,7 +252,7 @@ class StackCaches(Pass):
         outputs: The stack of each output, by layer.
     """
 
-    changes_interface: ClassVar[bool] = True
+    changes_interface = True
 
     inputs: Renames = ()
     outputs: Renames = ()
@@ -398,7 +398,7 @@ class ReduceCacheRank(Pass):
         writes: The past that each output of new keys and values is written to: `new=past`.
     """
 
-    changes_interface: ClassVar[bool] = True
+    changes_interface = True
 
     rank: int = 4
     axes: SymbolSizes = ()
@@ -459,7 +459,7 @@ class SplitCrossKv(Pass):
         }
     """
 
-    changes_interface: ClassVar[bool] = True
+    changes_interface = True
 
     def run(self, model: Model) -> Matched[CacheEntry]:
         shapes, entries, outputs = infer(model), list[CacheEntry](), list[tuple[str, NewInput]]()

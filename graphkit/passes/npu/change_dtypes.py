@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
@@ -243,8 +243,8 @@ class Dequantize(Rewrite):
         }
     """
 
-    largest_error: ClassVar[float] = math.inf  # the proof rounds the data as the original does, or there is none
-    drops_rounding: ClassVar[bool] = True
+    largest_error = math.inf  # the proof rounds the data as the original does, or there is none
+    drops_rounding = True
     qdq: bool = False
 
     def edit(self, editor: Editor) -> None:
@@ -288,7 +288,7 @@ class DequantizeTable(NodeRewrite):
         }
     """
 
-    operators: ClassVar[tuple[str, ...]] = ("com.microsoft.GatherBlockQuantized",)
+    operators = ("com.microsoft.GatherBlockQuantized",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         floats = FloatWeights(editor).of_rows(node)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import string
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
 from onnx.defs import get_schema
@@ -48,7 +47,7 @@ class NegToMul(NodeRewrite):
         }
     """
 
-    operators: ClassVar[tuple[str, ...]] = ("Neg",)
+    operators = ("Neg",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         data = node.operand(0)
@@ -79,7 +78,7 @@ class PowToMul(NodeRewrite):
         }
     """
 
-    operators: ClassVar[tuple[str, ...]] = ("Pow",)
+    operators = ("Pow",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         base, exponent = node.operand(0), editor.uniform(node.operand(1))
@@ -119,7 +118,7 @@ class ReciprocalToDiv(NodeRewrite):
         }
     """
 
-    operators: ClassVar[tuple[str, ...]] = ("Reciprocal",)
+    operators = ("Reciprocal",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         data = node.operand(0)
@@ -160,8 +159,8 @@ class LayerNormToPrimitives(NodeRewrite):
         }
     """
 
-    largest_error: ClassVar[float] = 1e-5
-    operators: ClassVar[tuple[str, ...]] = tuple(sorted(NORMALIZATIONS | SKIP_NORMALIZATIONS))
+    largest_error = 1e-5
+    operators = tuple(sorted(NORMALIZATIONS | SKIP_NORMALIZATIONS))
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         data = node.operand(0)
@@ -237,8 +236,8 @@ class DivideBeforeErf(NodeRewrite):
         }
     """
 
-    largest_error: ClassVar[float] = 1e-6
-    operators: ClassVar[tuple[str, ...]] = ("Erf",)
+    largest_error = 1e-6
+    operators = ("Erf",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         match = MULTIPLIED.match(editor, node.operand(0))
@@ -286,7 +285,7 @@ class GeluToTanh(Rewrite):
         }
     """
 
-    largest_error: ClassVar[float] = 4.8e-4
+    largest_error = 4.8e-4
 
     def edit(self, editor: Editor) -> None:
         for node in editor.nodes("Gelu"):
@@ -354,7 +353,7 @@ class MoveConstantsRight(NodeRewrite):
         }
     """
 
-    operators: ClassVar[tuple[str, ...]] = ("Add", "Mul")
+    operators = ("Add", "Mul")
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         left, right = node.operand(0), node.operand(1)
@@ -381,7 +380,7 @@ class WriteLayerNormDefaults(NodeRewrite):
         }
     """
 
-    operators: ClassVar[tuple[str, ...]] = ("LayerNormalization",)
+    operators = ("LayerNormalization",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         schema = get_schema(node.op_type, node.scope.opset(), "")
@@ -415,8 +414,8 @@ class EinsumToMatmul(NodeRewrite):
         }
     """
 
-    largest_error: ClassVar[float] = ROUNDING
-    operators: ClassVar[tuple[str, ...]] = ("Einsum",)
+    largest_error = ROUNDING
+    operators = ("Einsum",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         equation, values = node.attr("equation", ""), node.operands
@@ -524,7 +523,7 @@ class RotarySignToTable(NodeRewrite):
         }
     """
 
-    operators: ClassVar[tuple[str, ...]] = ("Concat",)
+    operators = ("Concat",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         sources = [_negated_tensor(value, node) for value in node.inputs]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 from onnx import TensorProto
@@ -71,7 +71,7 @@ class DequantizeAfterGather(NodeRewrite):
         }
     """
 
-    operators: ClassVar[tuple[str, ...]] = ("Gather",)
+    operators = ("Gather",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         out = node.result()
@@ -134,7 +134,7 @@ class ExtractEmbedding(Pass):
     """
 
     known_only: bool = False
-    changes_interface: ClassVar[bool] = True
+    changes_interface = True
 
     def run(self, model: Model) -> Matched[Embedding]:
         before = model
@@ -247,7 +247,7 @@ class ExtractHostValues(Pass):
         }
     """
 
-    changes_interface: ClassVar[bool] = True
+    changes_interface = True
     kept: frozenset[str] = frozenset()
 
     def run(self, model: Model) -> Matched[HostInput]:
@@ -338,7 +338,7 @@ class InsertAttentionMask(Pass):
         }
     """
 
-    changes_interface: ClassVar[bool] = True
+    changes_interface = True
     per_sequence: bool = False
 
     def run(self, model: Model) -> Matched[MissingMask]:
@@ -433,7 +433,7 @@ class PoolRowByOneHot(Pass):
         inputs: The input that says which row it is: `row=pooling`.
     """
 
-    changes_interface: ClassVar[bool] = True
+    changes_interface = True
 
     rows: Renames = ()
     inputs: Renames = ()

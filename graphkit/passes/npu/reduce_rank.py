@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar
+from typing import Any
 
 from msgspec import Struct
 from onnx import TensorProto
@@ -390,7 +390,7 @@ class MoveUnitAxesFirst(NodeRewrite):
         }
     """
 
-    operators: ClassVar[tuple[str, ...]] = (*sorted(RESHAPING), "Transpose")
+    operators = (*sorted(RESHAPING), "Transpose")
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         before, after = (editor.shapes[value].sizes() for value in (node.operand(0), node.result()))
@@ -479,7 +479,7 @@ class ReduceInterfaceRank(Pass):
         }
     """
 
-    changes_interface: ClassVar[bool] = True
+    changes_interface = True
 
     rank: int = 4
     only: tuple[str, ...] = ()

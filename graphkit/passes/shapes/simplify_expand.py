@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from onnx import TensorProto
@@ -45,7 +44,7 @@ class CanonicalizeExpand(NodeRewrite):
         }
     """
 
-    operators: ClassVar[tuple[str, ...]] = ("Expand", "Tile")
+    operators = ("Expand", "Tile")
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         data, to, out = node.operand(0), node.input(1), node.result()
@@ -178,7 +177,7 @@ class ExpandToBroadcast(NodeRewrite):
 
     copies: int = 16
 
-    operators: ClassVar[tuple[str, ...]] = ("Expand", "Tile")
+    operators = ("Expand", "Tile")
 
     def edit(self, editor: Editor) -> None:
         before = editor.changes.total()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import ClassVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -85,7 +84,7 @@ class CanonicalizeReshape(NodeRewrite):
         }
     """
 
-    operators: ClassVar[tuple[str, ...]] = ("Reshape",)
+    operators = ("Reshape",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         data, shape, out = node.operand(0), node.input(1), node.result()
@@ -136,7 +135,7 @@ class MergeChains(NodeRewrite):
         }
     """
 
-    operators: ClassVar[tuple[str, ...]] = (*sorted(RESHAPING), "Transpose")
+    operators = (*sorted(RESHAPING), "Transpose")
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         if not is_reshaping(editor, node):
@@ -275,7 +274,7 @@ class CancelReshapes(NodeRewrite):
         }
     """
 
-    operators: ClassVar[tuple[str, ...]] = tuple(sorted(RESHAPING))
+    operators = tuple(sorted(RESHAPING))
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         before, after = (editor.shapes[value].dims for value in (node.operand(0), node.result()))
@@ -411,7 +410,7 @@ class MoveReshapeBeforeTranspose(NodeRewrite):
         }
     """
 
-    operators: ClassVar[tuple[str, ...]] = tuple(sorted(RESHAPING))
+    operators = tuple(sorted(RESHAPING))
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         turned, out = node.operand(0), node.result()

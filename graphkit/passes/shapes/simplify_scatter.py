@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import cast
 
 from msgspec import Struct
 from onnx import TensorProto
@@ -381,7 +381,7 @@ class MaskedScatterToWhere(NodeRewrite):
         }
     """
 
-    operators: ClassVar[tuple[str, ...]] = ("ScatterND",)
+    operators = ("ScatterND",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         data, indices, updates = node.operands

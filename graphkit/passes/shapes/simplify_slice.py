@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar, cast
+from typing import cast
 
 import numpy as np
 import onnx.helper
@@ -48,7 +48,7 @@ class CanonicalizeSlice(NodeRewrite):
         }
     """
 
-    operators: ClassVar[tuple[str, ...]] = ("Slice",)
+    operators = ("Slice",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         if (bounds := slice_bounds(editor, node)) is None:
@@ -188,7 +188,7 @@ class MergeSlices(NodeRewrite):
         }
     """
 
-    operators: ClassVar[tuple[str, ...]] = ("Slice",)
+    operators = ("Slice",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         source, between = node.operand(0), node.result()
@@ -266,7 +266,7 @@ class DropEmptyParts(NodeRewrite):
         }
     """
 
-    operators: ClassVar[tuple[str, ...]] = ("Concat",)
+    operators = ("Concat",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         parts, out = node.operands, node.result()
@@ -307,7 +307,7 @@ class MergeConcats(NodeRewrite):
         }
     """
 
-    operators: ClassVar[tuple[str, ...]] = ("Concat",)
+    operators = ("Concat",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         joined, first, rank = node.result(), node.attr("axis", int), editor.shapes[node.result()].rank
@@ -362,7 +362,7 @@ class JoinBeforeReshape(NodeRewrite):
         }
     """
 
-    operators: ClassVar[tuple[str, ...]] = ("Concat",)
+    operators = ("Concat",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         copy, out = node.operand(0), node.result()
@@ -411,7 +411,7 @@ class SliceStepsToReshape(NodeRewrite):
         }
     """
 
-    operators: ClassVar[tuple[str, ...]] = ("Slice",)
+    operators = ("Slice",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         data, out, cuts = node.operand(0), node.result(), constant_bounds(editor, node)

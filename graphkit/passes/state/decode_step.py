@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from msgspec import Struct, field
 from onnx import TensorProto
@@ -75,7 +75,7 @@ class KeepLastLogits(Pass):
         }
     """
 
-    changes_interface: ClassVar[bool] = True
+    changes_interface = True
 
     def run(self, model: Model) -> Outcome:
         logits, editor = model.roles.logits, Editor(model)
@@ -177,7 +177,7 @@ class UnpackLogitsWeight(Rewrite):
         large: The fewest bytes.
     """
 
-    largest_error: ClassVar[float] = ROUNDING
+    largest_error = ROUNDING
 
     wide: int = WIDE
     large: int = LARGE

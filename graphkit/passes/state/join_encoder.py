@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import onnx
@@ -125,7 +124,7 @@ class JoinEncoder(Pass):
     takes a model as an option, so that no text names this pass.
     """
 
-    changes_interface: ClassVar[bool] = True
+    changes_interface = True
 
     encoder: Model
     reads: Mapping[str, str]  # inputs of later steps that come from the encoder: the role of each, by name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from onnx import TensorProto
 
@@ -177,7 +176,7 @@ class CountSlotsInUse(Pass):
         axis: The axis of the slots where no cache comes in.
     """
 
-    changes_interface: ClassVar[bool] = True
+    changes_interface = True
 
     slots_first: int = 0
     start: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from msgspec.structs import replace
 from onnx import TensorProto
@@ -261,7 +261,7 @@ class UpdateCacheInPlace(Pass):
         axis: Along which caches without a past grow, where the model does not tell.
     """
 
-    changes_interface: ClassVar[bool] = True
+    changes_interface = True
 
     slots: int
     update: Update = "scatter-nd"
