@@ -117,10 +117,6 @@ class Editor(Edits):
                 static.update(value for value in values if is_folded or element_numbers(self.shapes[value]) is not None)
         return static
 
-    def is_output(self, value: Value) -> bool:
-        """Whether a value is an output of its graph, so that its name and place must stay."""
-        return value.is_output
-
     @cached_property
     def bounds(self) -> ElementBounds:
         """The bounds of elements, which are computed where a rewrite asks."""
@@ -209,7 +205,7 @@ class Editor(Edits):
         value = node.outputs[output]
         assert value is not None
         is_used = self.replace_all_uses(value, source)
-        if self.is_output(value):
+        if value.is_output:
             self.replace(node, NewNode("Identity", [source], [value.name], like=node))
             return True
         return is_used

@@ -157,6 +157,10 @@ class Edits:
         """Whether an edit has taken a node."""
         return node in self.replaced or node in self.inputs or node in self.before
 
+    def is_untouched(self, value: Value) -> bool:
+        """Whether the readers of a value are those that it has in the view, and go on to read it."""
+        return value not in self.aliases and value not in self.new_reads
+
     def is_visible(self, value: Value, scope: Scope) -> bool:
         """Whether a value may be read in a scope by its name, which no body inside its own scope gives to another.
 

@@ -76,7 +76,7 @@ class Op(Pattern):
         excess = len(node.inputs) - len(self.inputs)
         if excess < 0 or (excess and not self.more):
             return
-        if self.once and (editor.is_output(value) or len(value.consumers) != 1):
+        if self.once and (value.is_output or len(value.consumers) != 1):
             return
         yield from self._solve_inputs(editor, node.inputs, known, 0)
         if self.op_type in COMMUTATIVE and len(node.inputs) == 2:

@@ -386,7 +386,7 @@ class SelfAttention:
             raise MatchFailure("its nodes are in several graphs")
         inside = [inner for node in nodes for inner in node.results if inner is not self.result.value]
         for inner in sorted(inside, key=lambda inner: inner.name):
-            if self.editor.is_output(inner):
+            if inner.is_output:
                 raise MatchFailure(f"'{inner.name}' is an output")
             if any(reader not in nodes for reader, _ in inner.consumers):
                 raise MatchFailure(f"'{inner.name}' is read elsewhere too")

@@ -83,7 +83,7 @@ class Scores:
         return reach
 
     def _compute_reach(self, value: Value) -> Reach:
-        if self.editor.is_output(value):
+        if value.is_output:
             raise MatchFailure("what it gives is an output of the graph")
         if not (ways := [self._reach_through(node, index, value) for node, index in score_readers(value)]):
             raise MatchFailure("what it gives reaches no Softmax")

@@ -117,7 +117,7 @@ class RepeatReaders:
     def _follow_copies(self, copies: Value | None) -> None:
         if copies is None:
             return
-        if self.editor.is_output(copies):
+        if copies.is_output:
             self.failures.append(MatchFailure(f"'{copies.name}' is an output"))
         self.is_waiting = self.is_waiting or copies in self.editor.aliases
         for node, index in copies.consumers:

@@ -59,16 +59,16 @@ class EliminateIdentity(Rewrite):
                     continue
                 out = node.outputs[0]
                 others = (value for value in node.outputs[1:] if value is not None)
-                if out is None or any(value.consumers or editor.is_output(value) for value in others):
+                if out is None or any(value.consumers or value.is_output for value in others):
                     continue
-                may_rename = node.is_op("Identity") and editor.is_output(out)
+                may_rename = node.is_op("Identity") and out.is_output
                 if _give_name(editor, source, out) if may_rename else editor.bypass(node, source):
                     editor.note("node(s) without effect removed")
 
 
 def _give_name(editor: Editor, source: Value, out: Value) -> bool:
     producer = source.producer
-    if source.scope is not out.scope or producer is None or editor.is_output(source) or editor.is_taken(producer):
+    if source.scope is not out.scope or producer is None or source.is_output or editor.is_taken(producer):
         return False
     if source in editor.aliases or source in editor.renamed or out.consumers:
         return False
@@ -189,7 +189,7 @@ class DropZeroAdds(Rewrite):
         exposed = _find_exposed_values(editor, graph, {*graph.outputs}) if adds and self.signs else inner
         is_sorted = not any(scope.problems for scope in editor.scopes)
         for node, source in adds:
-            if (out := node.outputs[0]) is None or editor.is_output(out):
+            if (out := node.outputs[0]) is None or out.is_output:
                 continue
             zeros = node.operand(node.inputs.index(source) ^ 1)
             keeps_signs = _has_signs(editor, zeros, negative=node.is_op("Add"))  # all signs of zeros

@@ -101,7 +101,7 @@ class SequenceToSplit(NodeRewrite):
 def _reader_places(editor: Editor, node: Node, sequence: Value, count: int) -> dict[Node, int] | None:
     """Return which part each reader takes; None where one does something else."""
     part_of: dict[Node, int] = {}
-    if editor.is_output(sequence) or sequence in editor.new_reads:
+    if sequence.is_output or sequence in editor.new_reads:
         return None
     for reader, index in sequence.consumers:
         position = reader.input(1)

@@ -75,7 +75,7 @@ class FoldConstants(Rewrite):
             for node in scope.nodes:
                 if node.operator == "Constant" and (out := node.outputs[0]) is not None:
                     constant.add(out)
-                    is_open = has_initializers and not editor.is_output(out) and editor.is_free(node)
+                    is_open = has_initializers and not out.is_output and editor.is_free(node)
                     if is_open and out.constant is not None:
                         editor.replace_all_uses(out, editor.tensor(out.constant, out.name))
                         editor.note("Constant node(s) moved to the initializers")
@@ -102,7 +102,7 @@ class FoldConstants(Rewrite):
                 name = editor.constant(array, f"{value.name}_value")
                 editor.replace_all_uses(value, name)
                 editor.note("constant result(s) folded")
-                if editor.is_output(value):
+                if value.is_output:
                     outputs.append(NewNode("Identity", [name], [value.name], like=None if outputs else node))
             if outputs:
                 editor.replace(node, *outputs)
@@ -150,21 +150,21 @@ def _bytes_of(editor: Editor, value: Value) -> int:
 
 def _needed_outputs(editor: Editor, node: Node, inside: Inside) -> list[Value]:
     """Return the results of a node that something else reads; all where an Identity gives one as an output instead."""
-    if _names_output(editor, node):
+    if _names_output(node):
         return []
     values = node.results
-    if outputs := [value for value in values if editor.is_output(value)]:
+    if outputs := [value for value in values if value.is_output]:
         return outputs + [value for value in values if value not in outputs and value.consumers]
 
     def is_read_outside(value: Value) -> bool:
-        return any(reader not in inside or _names_output(editor, reader) for reader, _ in value.consumers)
+        return any(reader not in inside or _names_output(reader) for reader, _ in value.consumers)
 
     return [value for value in values if value not in editor.aliases and is_read_outside(value)]
 
 
-def _names_output(editor: Editor, node: Node) -> bool:
+def _names_output(node: Node) -> bool:
     """Whether a node is an Identity that gives an output of its graph, as an output that is a constant needs."""
-    return node.is_op("Identity") and any(map(editor.is_output, node.results))
+    return node.is_op("Identity") and any(value.is_output for value in node.results)
 
 
 def _compute_targets(editor: Editor, targets: Targets, inside: Inside) -> Results:
@@ -289,7 +289,7 @@ def _use_elements(editor: Editor, node: Node, index: int, array: np.ndarray) -> 
     if (value := node.outputs[index]) is None or value in editor.aliases:
         return
     made = [reader.results for reader, _ in value.consumers]
-    if editor.is_output(value) and len(node.outputs) == 1:
+    if value.is_output and len(node.outputs) == 1:
         editor.bypass(node, editor.constant(array, f"{value.name}_value"), index)
     elif all(outs and all(element_numbers(editor.shapes[out]) is not None for out in outs) for outs in made):
         return  # the readers go by themselves

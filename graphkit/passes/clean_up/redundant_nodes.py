@@ -143,7 +143,7 @@ class MergeCommonSubexpressions(Rewrite):
 def _merge_duplicates(editor: Editor, scope: Scope, known: ChainMap[Key, Value | Node]) -> None:
     meet = known.setdefault if known.parents else known.maps[0].setdefault  # which takes a fifth of the time
     for value in scope.initializers:
-        if value.kind == "initializer" and value.tensor is not None and not editor.is_output(value):
+        if value.kind == "initializer" and value.tensor is not None and not value.is_output:
             key = _tensor_key(value.tensor)
             first = meet(key, value) if key is not None else value
             if not isinstance(first, Value) or first is value or value in editor.aliases:
@@ -154,13 +154,13 @@ def _merge_duplicates(editor: Editor, scope: Scope, known: ChainMap[Key, Value |
         for body in node.bodies.values() if node.bodies else ():
             _merge_duplicates(editor, body, known.new_child())
         key = _node_key(editor, node)
-        if key is None or any(not value.consumers and editor.is_output(value) for value in node.results):
+        if key is None or any(not value.consumers and value.is_output for value in node.results):
             continue
         twin = meet(key, node)
         if not isinstance(twin, Node) or twin is node or editor.is_fused(node):
             continue
         pairs = list(zip(node.results, twin.results, strict=True))  # whether outputs are left out is in the key
-        if any(editor.is_output(out) or out in editor.aliases for out, _ in pairs):
+        if any(out.is_output or out in editor.aliases for out, _ in pairs):
             continue
         if all(editor.can_replace_all_uses(out, same) for out, same in pairs):
             for out, same in pairs:

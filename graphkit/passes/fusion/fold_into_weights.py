@@ -371,7 +371,7 @@ def _make_weight(editor: Editor, chain: _Chain) -> NodeInput:
     value = linear.node.operand(linear.weight)
     if not chain.after.scales and not chain.before.scales:
         return value
-    if len(value.consumers) > 1 or editor.is_output(value):
+    if len(value.consumers) > 1 or value.is_output:
         raise MatchFailure(f"its weight '{value.name}' is read elsewhere too")
     tensor, pairs = linear.tensor, ((chain.after.scale, linear.gives), (chain.before.scale, linear.takes))
     factors = [spread_along_axes(scale, linear.view, axes) for scale, axes in pairs]

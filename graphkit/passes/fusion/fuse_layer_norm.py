@@ -116,7 +116,7 @@ def _match_norm(editor: Editor, root: Node) -> _Norm:
         raise MatchFailure("its epsilon is not one constant number")
     for node in inner[:-1]:
         out = node.result()
-        if editor.is_output(out) or any(reader not in inner for reader, _ in out.consumers):
+        if out.is_output or any(reader not in inner for reader, _ in out.consumers):
             raise MatchFailure(f"'{out.name}' is read elsewhere too")
     norm = _Norm(inner, data, dims[len(dims) - count :], epsilon, dtype=shapes[data].dtype)
     cast, maker = editor.only_reader(norm.out), norm.data.producer

@@ -474,7 +474,7 @@ def _merge_casts(editor: Editor, node: Node) -> None:
 def _cast_before(editor: Editor, node: Node) -> None:
     """Move Casts to one dtype before the nodes that move their data, where nothing else reads it."""
     out = node.outputs[0]
-    if out is None or len(node.outputs) > 1 or editor.is_output(out) or editor.shapes[out].dtype != INT64:
+    if out is None or len(node.outputs) > 1 or out.is_output or editor.shapes[out].dtype != INT64:
         return
     casts = sorted((consumer for consumer, _ in out.consumers), key=lambda consumer: consumer.index)
     dtypes = {cast.attr("to", int) if cast.is_op("Cast") else None for cast in casts}
@@ -537,7 +537,7 @@ def _check_node(editor: Editor, node: Node, read: list[int], convertible: Mappin
         maker = value.producer
         if not (value.is_constant or maker in convertible or (maker is not None and maker.is_op(*SOURCES))):
             raise MatchFailure(f"'{value.name}' is int64")
-    if gives and editor.is_output(out):
+    if gives and out.is_output:
         raise MatchFailure("it is an output")
     for reader, _ in out.consumers if gives else ():
         if reader not in convertible and not reader.is_op("Cast"):

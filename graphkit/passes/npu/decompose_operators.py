@@ -170,7 +170,7 @@ class LayerNormToPrimitives(NodeRewrite):
             raise MatchFailure("the rank of its data is not known")
         if dtype != (node.attr("stash_type", 1) or dtype):
             raise MatchFailure("it computes in another dtype than that of its data")
-        if any(value is not None and (value.consumers or editor.is_output(value)) for value in node.outputs[1:3]):
+        if any(value is not None and (value.consumers or value.is_output) for value in node.outputs[1:3]):
             raise MatchFailure("its mean or deviation is in use")
         builder, axes, skips = Builder(editor, node), list(range(axis - rank, 0)), node.operator in SKIP_NORMALIZATIONS
         add = builder.add
@@ -576,7 +576,7 @@ def _reading_product(editor: Editor, concat: Node) -> tuple[Node, Value]:
     """Return the Mul that reads a Concat, and the input of it that is the Concat with or without other dims."""
     value = concat.outputs[0]
     while value is not None:
-        if len(value.consumers) != 1 or editor.is_output(value):
+        if len(value.consumers) != 1 or value.is_output:
             raise MatchFailure("what it rotates has other readers")
         node = value.consumers[0][0]
         if node.scope is not concat.scope or not editor.is_free(node):

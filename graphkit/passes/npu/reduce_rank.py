@@ -429,7 +429,7 @@ def _moved_dims(editor: Editor, end: Node, order: Sequence[int]) -> dict[Node, S
     while pending:
         value = pending.pop()
         maker, dims = value.producer, editor.shapes[value].sizes() or ()
-        is_new = value not in editor.aliases and value not in editor.new_reads and not editor.is_output(value)
+        is_new = editor.is_untouched(value) and not value.is_output
         wide = [axis for axis in order if len(dims) == len(order) and dims[axis] != 1]
         if maker is None or not wide or wide != sorted(wide) or 0 in dims or not is_new:
             return {}

@@ -140,7 +140,7 @@ def _equal_parts(draft: Draft) -> None:
 def _keep_first_output(draft: Draft) -> None:
     """Only its first output is the same as before."""
     used = [value for value in draft.node.outputs[1:] if value is not None]
-    if any(value.consumers or draft.editor.is_output(value) for value in used):
+    if any(value.consumers or value.is_output for value in used):
         raise MatchFailure(f"its output '{used[0].name}' is another one now")
     draft.outputs = draft.outputs[:1]
 

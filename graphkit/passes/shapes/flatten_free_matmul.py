@@ -125,7 +125,6 @@ class FlatRegions:
         self.makers: dict[Value, Node] = {}  # the node that gives each flat value, a Reshape where a region begins
         self.lifts: dict[Node, Lift] = {}  # how nodes are lifted, as far as their inputs tell
         self.reasons: dict[Node, str] = {}  # why Reshapes to a flat value stay
-        self._new_reads = frozenset(editor.new_reads)
         for scope in editor.scopes:
             for node in scope.nodes:
                 if editor.is_free(node):
@@ -191,7 +190,7 @@ class FlatRegions:
     def _visit_node(self, node: Node) -> None:
         if node.is_op("Reshape"):
             out = node.outputs[0]
-            if self._may_enter(node) and out is not None and merged_dims(self.dims(node.input(0)), self.dims(out)):
+            if out is not None and self._may_enter(node) and merged_dims(self.dims(node.input(0)), self.dims(out)):
                 self.makers[out] = node
         elif _is_liftable(node) and (lifting := self._lift_reader(node)) is not None:
             self.lifts[node] = lifting
@@ -202,16 +201,14 @@ class FlatRegions:
 
     def _may_enter(self, node: Node) -> bool:
         """Whether a Reshape can be where a region begins: not where another one ends."""
-        return self._is_untouched(node.outputs[0]) and node.input(0) not in self.makers and self.editor.is_free(node)
-
-    def _is_untouched(self, value: Value | None) -> bool:
-        return value is not None and value not in self.editor.aliases and value not in self._new_reads
+        is_new = self.editor.is_untouched(node.result()) and node.input(0) not in self.makers
+        return is_new and self.editor.is_free(node)
 
     def _lift_reader(self, node: Node) -> Lift | None:
         """Return how a node is lifted that reads flat values; those that Reshapes give count where it needs them."""
         flat = frozenset(index for index, value in enumerate(node.inputs) if value in self.makers)
         outputs = node.results
-        if not flat or not outputs or not all(self._is_untouched(value) for value in outputs):
+        if not flat or not outputs or not all(map(self.editor.is_untouched, outputs)):
             return None
         first = self.dims(node.inputs[min(flat)])[:1]
         if any(self.dims(node.inputs[index])[:1] != first for index in flat):
@@ -228,7 +225,7 @@ class FlatRegions:
                     continue
                 others = [v for i, v in enumerate(node.outputs) if i not in lifting.outputs and v is not None]
                 has_lead = all(self.dims(node.outputs[index])[:1] == first for index in lifting.outputs)
-                if has_lead and not any(map(self.editor.is_output, others)):  # others may have other names
+                if has_lead and not any(value.is_output for value in others):  # others may have other names
                     return lifting
         return None
 
@@ -251,7 +248,7 @@ class FlatRegions:
 
     def _find_obstacle(self, value: Value, alive: Nodes, is_exit: Exit) -> str:
         """Return which node needs a value flat, "" where none does."""
-        if self.editor.is_output(value):
+        if value.is_output:
             return f"'{value.name}' is an output"
         for node, index in value.consumers:
             if not (node in alive and index in self.lifts[node].inputs) and not is_exit(node, value):

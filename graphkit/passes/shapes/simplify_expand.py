@@ -102,7 +102,7 @@ class DropBroadcasts(Rewrite):
         for node in editor.nodes("Expand", "Tile", "ConstantOfShape"):
             out, source, is_fill = node.outputs[0], node.input(0), node.is_op("ConstantOfShape")
             before, after = editor.shapes[source].dims, editor.shapes[out].dims
-            if out is None or source is None or before is None or after is None or editor.is_output(out):
+            if out is None or source is None or before is None or after is None or out.is_output:
                 continue
             if not out.consumers or (node.is_op("Tile") and not _repeats_ones(before, after)):
                 continue

@@ -318,14 +318,14 @@ class _Region(Struct):
             others = [node for node, _ in value.consumers if node not in self.nodes]
             exits = [node for node in others if self._is_exit(node, value)]
             self.exits += [node for node in exits if node not in self.exits]
-            if len(exits) < len(others) or self.editor.is_output(value):
+            if len(exits) < len(others) or value.is_output:
                 self.read.append(value)
 
     def _is_entry(self, value: Value) -> bool:
         """Whether a value has the dims before where a node reshapes it; it is noted."""
         node = value.producer
         source = node.input(0) if node is not None and node.operator in RESHAPING else None
-        if source is None or self.editor.shapes[value].dims != self.after or not self._is_untouched(value):
+        if source is None or self.editor.shapes[value].dims != self.after or not self.editor.is_untouched(value):
             return False
         if self.editor.shapes[source].dims != self.before or value.scope is not self.first.scope:
             return False
@@ -337,10 +337,7 @@ class _Region(Struct):
         if out is None or node.operator not in RESHAPING or node.input(0) is not value or not self.editor.is_free(node):
             return False
         has_dims = self.editor.shapes[out].dims == self.before
-        return has_dims and not self.editor.is_output(out) and self._is_untouched(out)
-
-    def _is_untouched(self, value: Value) -> bool:
-        return value not in self.editor.aliases and value not in self.editor.new_reads
+        return has_dims and not out.is_output and self.editor.is_untouched(out)
 
     def _fits(self, node: Node) -> bool:
         """Whether a node can work on the dims before."""
@@ -350,7 +347,7 @@ class _Region(Struct):
             return False
         if not is_elementwise or not self.editor.is_free(node) or node.scope is not self.first.scope:
             return False
-        if len(outs) != 1 or not self._is_untouched(outs[0]) or self.editor.shapes[outs[0]].dims != self.after:
+        if len(outs) != 1 or not self.editor.is_untouched(outs[0]) or self.editor.shapes[outs[0]].dims != self.after:
             return False
         return len(node.operands) == len(node.inputs) and all(map(self._is_readable, node.operands))
 

@@ -41,7 +41,7 @@ def dead_after_removal(editor: Editor, gone: Iterable[Node], kept: Container[Val
             is_needed = any(
                 out in kept
                 or out in editor.new_reads
-                or editor.is_output(out)
+                or out.is_output
                 or any(reader not in dead for reader, _ in out.consumers)
                 for out in node.results
             )

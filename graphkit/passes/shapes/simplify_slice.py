@@ -83,7 +83,7 @@ def _cut_parts(editor: Editor, node: Node, axis: int, parts: list[Value], within
         return editor.shapes[parts[0]].dims == editor.shapes[out].dims and editor.bypass(node, parts[0])
     else:
         readers = [reader for reader, _ in out.consumers if reader.is_op("Concat")]
-        is_merged = bool(readers) and len(readers) == len(out.consumers) and not editor.is_output(out)
+        is_merged = bool(readers) and len(readers) == len(out.consumers) and not out.is_output
         if not is_merged or any(reader.axis(len(editor.shapes[out].dims or ())) != axis for reader in readers):
             return False  # a Concat that is not merged into the next one gains nothing
         editor.replace(node, make_concat(parts, axis, out.name, like=node))
@@ -193,7 +193,7 @@ class MergeSlices(NodeRewrite):
     def edit_node(self, editor: Editor, node: Node) -> None:
         source, between = node.operand(0), node.result()
         uses, cuts = between.consumers, constant_bounds(editor, node)
-        if cuts is None or editor.is_output(between) or not any(reader.is_op("Slice") for reader, _ in uses):
+        if cuts is None or between.is_output or not any(reader.is_op("Slice") for reader, _ in uses):
             return
         merged: dict[Node, Bounds] = {}
         for reader, index in uses:
@@ -311,7 +311,7 @@ class MergeConcats(NodeRewrite):
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         joined, first, rank = node.result(), node.attr("axis", int), editor.shapes[node.result()].rank
-        if editor.is_output(joined) or joined in editor.new_reads:
+        if joined.is_output or joined in editor.new_reads:
             return
         readers = dict.fromkeys(reader for reader, _ in joined.consumers)
         for reader in readers:

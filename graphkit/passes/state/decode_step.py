@@ -203,7 +203,7 @@ class UnpackLogitsWeight(Rewrite):
                 rows, columns = tensor.dims
                 if columns < self.wide * rows or 4 * rows * columns < self.large:
                     raise MatchFailure  # it does not pay to read it as it lies
-                if editor.is_output(weight) or len(weight.consumers) > 1:
+                if weight.is_output or len(weight.consumers) > 1:
                     raise MatchFailure(f"'{weight.name}' is read elsewhere too")
                 if dims is None or len(dims) < 2:
                     raise MatchFailure("how many axes its other operand has is not known")
@@ -302,7 +302,7 @@ class _Region(Struct):
             if len(readers) == 1 and readers[0][0].is_op("Add"):
                 bias = readers[0][0].operand(1 - readers[0][1]).constant
                 self.products += bias is not None and len(bias.dims) == 1
-            if self.editor.is_output(node.result()):
+            if node.result().is_output:
                 self.exits.add(node.result())
             for reader, index in node.result().consumers:
                 if reader in self.plans and node.result() in self.plans[reader].squeezed:
@@ -345,7 +345,7 @@ def _plan_node(editor: Editor, node: Node) -> _Plan | None:
     """Return how a node works without the axis, None where that is not known."""
     if node.domain or len(node.outputs) != 1 or node.outputs[0] is None or not editor.is_free(node):
         return None
-    if node.result() in editor.aliases or node.result() in editor.new_reads or not _has_axis(editor, node.result()):
+    if not editor.is_untouched(node.result()) or not _has_axis(editor, node.result()):
         return None
     if requested_shape(node) is not None:  # for a tensor that has other axes
         before, after = (editor.shapes[value].dims for value in (node.operand(0), node.result()))
