@@ -372,7 +372,9 @@ class _Region(Struct):
             (out,) = node.results
             names[out] = self.editor.unique_name(f"{out.name}_flat")
             inputs: list[NodeInput] = [names.get(value, value) if value is not None else None for value in node.inputs]
-            new = NewNode(node.op_type, inputs, [str(names[out])], attributes_of(node), like=node)
+            new = NewNode(
+                node.op_type, inputs, [str(names[out])], attributes_of(node), like=node, domain=node.domain
+            )
             if out in self.read:
                 shape = self.editor.integers(reshape_spec(self.before, self.after) or (), f"{out.name}_shape")
                 self.editor.replace(node, new, make_reshape(names[out], shape, out.name))

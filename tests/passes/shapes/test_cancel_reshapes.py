@@ -33,6 +33,11 @@ REGIONS = {
         "float[N, 5, 4] x",
         ["b_flat = Relu (x)"],
     ),
+    "an operator of another domain": (
+        "a = Reshape (x, flat) b = com.microsoft.QuickGelu (a) e = Reshape (b, back)",
+        "float[N, 5, 4] x",
+        ["b_flat = com.microsoft.QuickGelu (x)"],
+    ),
 }
 
 
