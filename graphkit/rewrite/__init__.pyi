@@ -11,7 +11,7 @@ from .base import (
     keep_members,
 )
 from .editor import Builder, Editor
-from .edits import NewNode, NodeInput, attributes_of
+from .edits import NewNode, NodeInput, attributes_of, copy_node
 from .fixpoint import NodeRewrite, Rewrite, run_to_fixpoint
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "Premise",
     "Rewrite",
     "attributes_of",
+    "copy_node",
     "copy_proto",
     "drop_inputs",
     "keep_members",

@@ -130,6 +130,11 @@ def attributes_of(node: Node, **changed: Any) -> dict[str, Any]:
     return attributes | changed
 
 
+def copy_node(node: Node, inputs: Sequence[NodeInput], outputs: Sequence[str], **changed: Any) -> NewNode:
+    """Return a copy of a node with other inputs and outputs, and with some of its attributes changed."""
+    return NewNode(node.op_type, inputs, outputs, attributes_of(node, **changed), like=node, domain=node.domain)
+
+
 class Edits:
     """Edits of one model, which is not changed."""
 

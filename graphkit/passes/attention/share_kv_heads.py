@@ -9,7 +9,7 @@ from graphkit.graph.operator_traits import RESHAPING, UNARY, broadcasts_inputs, 
 from graphkit.graph.view import Node, Value
 from graphkit.ops.tensor import Dims
 from graphkit.passes.shapes.simplify_reshape import reshape_spec
-from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, attributes_of
+from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, copy_node
 from graphkit.shapes import const
 
 HEADS = 1  # the axis of heads in [batch, heads, ...]
@@ -226,7 +226,7 @@ class ShareKvHeads(NodeRewrite):
             out = mover.result()
             shared[out] = name = editor.unique_name(f"{out.name}_shared")
             inputs = [shared.get(value, value) for value in mover.inputs]
-            editor.insert_before(mover, NewNode(mover.op_type, inputs, [name], attributes_of(mover), like=mover))
+            editor.insert_before(mover, copy_node(mover, inputs, [name]))
         for product in readers.products:
             _multiply_rows(editor, product, shared[product.node.inputs[1]], repeat)
         for reader in readers.shapes:  # of the copies: their dims are given without them
@@ -235,7 +235,7 @@ class ShareKvHeads(NodeRewrite):
             times = [1, repeat.count, *[1] * (RANK - MATRIX)][reader.attr("start", 0) : reader.attr("end", RANK)]
             editor.replace(
                 reader,
-                NewNode("Shape", [shared[reader.inputs[0]]], [once], attributes_of(reader), like=reader),
+                copy_node(reader, [shared[reader.inputs[0]]], [once]),
                 NewNode("Mul", [once, editor.integers(times, f"{out.name}_times")], [out.name]),
             )
         editor.note("repeat(s) of heads removed")

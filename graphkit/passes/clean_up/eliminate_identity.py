@@ -13,7 +13,7 @@ from graphkit.graph.dataflow import moved_from
 from graphkit.graph.operator_traits import BLIND, FAITHFUL, FAITHFUL_IN_FIRST, MOVING, RECURRENT, VARIADIC, value_inputs
 from graphkit.graph.view import ZERO, Node, Scope, Value, walk_breadth_first
 from graphkit.passes.clean_up.exporter_idioms import is_rounded_behind
-from graphkit.rewrite import Editor, NewNode, Rewrite, attributes_of
+from graphkit.rewrite import Editor, Rewrite, copy_node
 
 Rule = Callable[[Editor, Node], Value | None]
 ZERO_FLOATS = {*FLOATS, onnx.TensorProto.BFLOAT16}
@@ -271,8 +271,7 @@ class DropZeroStates(Rewrite):
                 inputs = [None if index in zeros else value for index, value in enumerate(node.inputs)]
                 while inputs and inputs[-1] is None:
                     inputs.pop()
-                outputs = [out.name if out is not None else "" for out in node.outputs]
-                editor.replace(node, NewNode(node.op_type, inputs, outputs, attributes_of(node), like=node))
+                editor.replace(node, copy_node(node, inputs, node.proto.output))
                 editor.note("initial state(s) of zeros left out", len(zeros))
 
 

@@ -13,7 +13,7 @@ from graphkit.errors import ModelError
 from graphkit.graph.operator_traits import PICKING, PRESERVING, broadcasts_inputs, requested_shape
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
-from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, attributes_of
+from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, attributes_of, copy_node
 from graphkit.rewrite.weight_arithmetic import read_elements, round_numbers, scale_weight, spread_along_axes, sum_weight
 from graphkit.shapes import Shapes
 
@@ -432,7 +432,7 @@ def _emit_nodes(editor: Editor, chain: _Chain, weight: NodeInput, bias: NodeInpu
         new.append(NewNode(node.op_type, inputs, [product], like=node))
         new += [NewNode("Add", [product, bias], [names[0]])] if bias is not None else []
     for mover, source, name in zip(moves, names, names[1:], strict=False):
-        new.append(NewNode(mover.op_type, [source, *mover.inputs[1:]], [name], attributes_of(mover), like=mover))
+        new.append(copy_node(mover, [source, *mover.inputs[1:]], [name]))
     editor.replace(last, *new)
     for gone in {node, *chain.behind, *chain.fused} - {last}:
         editor.take(gone)

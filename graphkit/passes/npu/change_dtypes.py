@@ -17,7 +17,7 @@ from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.new_nodes import make_gather
 from graphkit.graph.operator_traits import COMPARING, GATHERING, KERNELS_OF_INT32, MOVING, RESHAPING, copied_inputs
 from graphkit.graph.view import Node, Value, unwrap_value
-from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, Rewrite, attributes_of
+from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, Rewrite, attributes_of, copy_node
 from graphkit.rewrite.fixpoint import NodeRewrite
 from graphkit.rewrite.weight_arithmetic import (
     dequantized_blocks,
@@ -449,7 +449,7 @@ class CastInt64Away(Rewrite):
                 made.append(NewNode("Cast", [value], [name], {"to": INT32}))
                 inputs[index] = name
             result = editor.unique_name(f"{out.name}_int32") if gives else out.name
-            made.append(NewNode(node.op_type, inputs, [result], attributes_of(node), like=node))
+            made.append(copy_node(node, inputs, [result]))
             if gives:
                 made.append(NewNode("Cast", [result], [out.name], {"to": INT64}))
             editor.replace(node, *made)
@@ -489,7 +489,7 @@ def _cast_before(editor: Editor, node: Node) -> None:
         inputs[index] = name
     if (first := casts[0].outputs[0]) is None or any(cast.outputs[0] is None for cast in casts):
         return
-    editor.replace(casts[0], *made, NewNode(node.op_type, inputs, [first.name], attributes_of(node), like=node))
+    editor.replace(casts[0], *made, copy_node(node, inputs, [first.name]))
     for cast in casts[1:]:
         editor.bypass(cast, first)
     editor.note("Cast(s) from int64 moved before what moves the data")

@@ -17,7 +17,7 @@ from graphkit.graph.view import Node, Value
 from graphkit.ops.tensor import Dims, dims_product
 from graphkit.passes.shapes.simplify_reshape import reshape_spec
 from graphkit.rewrite import ROUNDING, Builder, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, Rewrite
-from graphkit.rewrite.edits import attributes_of
+from graphkit.rewrite.edits import copy_node
 from graphkit.rewrite.pattern import Number, Op, Pattern
 
 ROOT = math.sqrt(2 / math.pi)
@@ -386,8 +386,7 @@ class WriteLayerNormDefaults(NodeRewrite):
         schema = get_schema(node.op_type, node.scope.opset(), "")
         defaults = {name: schema.attributes[name].default_value for name in ("axis", "epsilon")}
         if missing := {name: value for name, value in defaults.items() if name not in node.attributes}:
-            outputs = ["" if value is None else value.name for value in node.outputs]
-            editor.replace(node, NewNode(node.op_type, node.inputs, outputs, attributes_of(node, **missing), like=node))
+            editor.replace(node, copy_node(node, node.inputs, node.proto.output, **missing))
             editor.note("default(s) of LayerNormalization(s) written out", len(missing))
 
 

@@ -21,7 +21,7 @@ from graphkit.ops.axes import ALIKE, FREE, OWN, find_layout
 from graphkit.ops.rule_context import UnknownError
 from graphkit.passes.shapes.simplify_reshape import is_reshaping, reshape_spec
 from graphkit.rewrite import Declined, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, Outcome, Pass, Rewrite
-from graphkit.rewrite.edits import attributes_of
+from graphkit.rewrite.edits import copy_node
 from graphkit.shapes import const
 
 MAX_AXES = 6  # more would be too many orders to search
@@ -273,8 +273,8 @@ class ReduceRank(Rewrite):
         for index, dims in laid_in.items():
             low = axes.dims(dims, min(len(own[index]), self.rank))
             inputs[index] = self._reshape_value(editor, node.inputs[index], own[index], low, f"{name}_dims", made)
-        attributes, rank = attributes_of(node), len(layout.kinds)
-        if "keepdims" in attributes or ALIKE in layout.kinds:
+        attributes, rank = dict[str, Any](), len(layout.kinds)  # that change
+        if "keepdims" in node.attributes or ALIKE in layout.kinds:
             attributes["keepdims"] = 1
         if layout.axis is not None:
             place = axes.of(layout.axis % rank)
@@ -289,13 +289,13 @@ class ReduceRank(Rewrite):
             inputs += [None] * (index + 1 - len(inputs))
             inputs[index] = editor.integers(integers, f"{name}_axes")
         after: list[NewNode] = []
-        outputs = [value.name if value is not None else "" for value in node.outputs]
+        outputs = [*node.proto.output]
         for index, (dims, sizes) in enumerate(zip(laid_out, outer, strict=True)):
             low = axes.dims(dims, len(dims))
             if sizes != low:
                 outputs[index], own_name = editor.unique_name(f"{outputs[index]}_low"), outputs[index]
                 after.append(_make_reshape(editor, outputs[index], low, own_name, sizes))
-        editor.replace(node, *made, _copy_node(node, inputs, outputs, attributes), *after)
+        editor.replace(node, *made, copy_node(node, inputs, outputs, **attributes), *after)
         editor.note(f"{node.op_type} node(s) given fewer axes")
 
     def _reshape_value(
@@ -345,10 +345,6 @@ class MergeMeanAxes(ReduceRank):
         for node in editor.nodes("ReduceMean"):
             if (editor.shapes[node.operand(0)].rank or 0) > self.rank:
                 self._reduce(editor, node)
-
-
-def _copy_node(node: Node, inputs: list[NodeInput], outputs: list[str], attributes: dict[str, Any]) -> NewNode:
-    return NewNode(node.op_type, inputs, outputs, attributes, like=node, domain=node.domain)
 
 
 def _make_reshape(
@@ -408,7 +404,7 @@ class MoveUnitAxesFirst(NodeRewrite):
         for each, dims in moved.items():
             inputs, name = [names.get(value, value) for value in each.inputs], names[outs[each]]
             new = editor.make_reshape(inputs[0], dims, name, each) if each.operator in RESHAPING else None
-            editor.insert_before(each, new or _copy_node(each, inputs, [name], attributes_of(each)))
+            editor.insert_before(each, new or copy_node(each, inputs, [name]))
         for reader, each in readers:
             editor.bypass(reader, names[outs[each]])
             editor.note("Reshape(s) of axes of 1 made part of those before")

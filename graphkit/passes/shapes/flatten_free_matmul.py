@@ -23,7 +23,7 @@ from graphkit.ops.axes import FACTORS, FREE, RULES, find_layout
 from graphkit.ops.rule_context import NodeFacts, UnknownError
 from graphkit.ops.tensor import Dims, element_numbers
 from graphkit.passes.shapes.simplify_reshape import merged_dims, reshape_spec
-from graphkit.rewrite import Editor, NewNode, NodeInput, Rewrite, attributes_of
+from graphkit.rewrite import Editor, NodeInput, Rewrite, copy_node
 from graphkit.rewrite.fusions_to_keep import spoils_product
 from graphkit.shapes import lower
 
@@ -47,9 +47,9 @@ class Lift(Struct, frozen=True):
     perm: Sequence[int] = ()
     arrays: Mapping[int, np.ndarray] = field(default_factory=dict)  # the inputs that are axes, likewise, from the start
 
-    def attributes(self, node: Node, extra: int) -> dict[str, Any]:
-        """Return the attributes of the lifted node, whose tensors have so many leading dims more."""
-        attributes = attributes_of(node)
+    def attributes(self, extra: int) -> dict[str, Any]:
+        """Return the attributes that change where the tensors of a node have so many leading dims more."""
+        attributes: dict[str, Any] = {}
         if self.axis is not None:
             attributes["axis"] = self.axis if self.axis < 0 else self.axis + extra
         if self.axes:
@@ -178,7 +178,7 @@ class FlatRegions:
             return False
         if (first := self.makers[source].operand(0).producer) is None or not first.is_op("Transpose"):
             return False
-        lifted = self.lifts[second].attributes(second, len(region.lead) - 1)
+        lifted = self.lifts[second].attributes(len(region.lead) - 1)
         return spoils_product(first.attr("perm", tuple), lifted.get("perm"))
 
     # Which values are flat
@@ -405,7 +405,7 @@ def _lift_region(editor: Editor, regions: FlatRegions, region: Region) -> None:
                 lifted[made] = outputs[-1]
             else:
                 editor.replace_all_uses(made, outputs[-1])
-        editor.insert_before(node, NewNode(node.op_type, inputs, outputs, lift.attributes(node, extra), like=node))
+        editor.insert_before(node, copy_node(node, inputs, outputs, **lift.attributes(extra)))
     for reshape, spec in region.exits.items():
         flat, out = reshape.operand(0), reshape.result()
         if spec is None:

@@ -13,7 +13,7 @@ from graphkit.graph.new_nodes import RESHAPE_SINCE, make_reshape
 from graphkit.graph.operator_traits import EXTREMES, RESHAPING, UNARY, broadcasts_inputs
 from graphkit.graph.view import Node, Value, follow_chain
 from graphkit.ops.tensor import Dims, dims_product
-from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, attributes_of
+from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, copy_node
 from graphkit.shapes import Expr, lower, symbol
 from graphkit.symbolic.expr import Atom, TooComplexError
 
@@ -372,9 +372,7 @@ class _Region(Struct):
             (out,) = node.results
             names[out] = self.editor.unique_name(f"{out.name}_flat")
             inputs: list[NodeInput] = [names.get(value, value) if value is not None else None for value in node.inputs]
-            new = NewNode(
-                node.op_type, inputs, [str(names[out])], attributes_of(node), like=node, domain=node.domain
-            )
+            new = copy_node(node, inputs, [str(names[out])])
             if out in self.read:
                 shape = self.editor.integers(reshape_spec(self.before, self.after) or (), f"{out.name}_shape")
                 self.editor.replace(node, new, make_reshape(names[out], shape, out.name))

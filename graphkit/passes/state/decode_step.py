@@ -31,7 +31,7 @@ from graphkit.ops.rule_context import UnknownError
 from graphkit.ops.tensor import Dims
 from graphkit.passes.shapes.simplify_reshape import reshape_spec
 from graphkit.rewrite import ROUNDING, Declined, Editor, MatchFailure, NewNode, NodeInput, Outcome, Pass, Rewrite
-from graphkit.rewrite.edits import attributes_of
+from graphkit.rewrite.edits import copy_node
 from graphkit.rewrite.new_interface import NewInput, with_interface
 from graphkit.shapes import const, symbol
 
@@ -95,7 +95,7 @@ class KeepLastLogits(Pass):
             read: list[NodeInput] = list(node.inputs)
             read[place], out = kept, node.result()
             kept = out.name if out is logits else editor.unique_name(f"{out.name}_kept")
-            made.append(NewNode(node.op_type, read, [kept], attributes_of(node), like=node, domain=node.domain))
+            made.append(copy_node(node, read, [kept]))
             editor.replace(node, *made)
             made = []
         inputs = {KEPT: NewInput(KEPT, TensorProto.INT64, (const(1),), "for how many of the last tokens; 0 for all")}
@@ -331,7 +331,7 @@ class _Region(Struct):
             for index, array in plan.constants.items():
                 inputs[index] = self.editor.integers(array, f"{out.name}_squeezed_{index}")
             name = names[out] = self.editor.unique_name(f"{out.name}_squeezed")
-            nodes.append(NewNode(node.op_type, inputs, [name], attributes_of(node, **plan.attributes), like=node))
+            nodes.append(copy_node(node, inputs, [name], **plan.attributes))
             if out in self.exits:
                 self.editor.replace(node, *nodes, NewNode("Unsqueeze", [name, axis], [out.name]))
             else:
