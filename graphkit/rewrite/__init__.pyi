@@ -9,6 +9,7 @@ from .base import (
     copy_proto,
     drop_inputs,
     keep_members,
+    replace_members,
 )
 from .editor import Builder, Editor
 from .edits import NewNode, NodeInput, attributes_of, copy_node
@@ -33,5 +34,6 @@ __all__ = [
     "copy_proto",
     "drop_inputs",
     "keep_members",
+    "replace_members",
     "run_to_fixpoint",
 ]

@@ -234,9 +234,13 @@ def run_passes(model: ModelLike, passes: Iterable[Pass]) -> Outcome:
 def keep_members(members: MutableSequence[Any], stays: Sequence[bool]) -> None:
     """Keep the members of a repeated field that are wanted, in place."""
     if not all(stays):
-        kept = [member for member, keep_it in zip(members, stays, strict=True) if keep_it]
-        del members[:]
-        members.extend(kept)
+        replace_members(members, [member for member, keep_it in zip(members, stays, strict=True) if keep_it])
+
+
+def replace_members(members: MutableSequence[Any], made: Sequence[Any]) -> None:
+    """Put others, which may be former ones, in the place of the members of a repeated field."""
+    del members[:]
+    members.extend(made)
 
 
 def drop_inputs(graph: onnx.GraphProto, names: Collection[str]) -> None:

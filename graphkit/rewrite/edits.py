@@ -27,7 +27,7 @@ from graphkit.graph.view import (
     with_bodies,
 )
 from graphkit.model import Model
-from graphkit.rewrite.base import Declined, Outcome, copy_proto, keep_members
+from graphkit.rewrite.base import Declined, Outcome, copy_proto, keep_members, replace_members
 
 FUNCTIONS_SINCE = 8  # IR version
 INITIALIZERS_SINCE = 4  # IR version from which an initializer need not be an input
@@ -103,10 +103,7 @@ class _Rebuilder:
                 parameter = scope.find(entry.value)
                 entry.value = self._name(parameter, scope) or entry.value
         if not is_same:
-            kept = onnx.GraphProto()
-            kept.node.extend(nodes)
-            del graph.node[:]
-            graph.node.extend(kept.node)
+            replace_members(graph.node, nodes)
 
     def _name(self, source: NodeInput, scope: Scope) -> str:
         if source is None:

@@ -14,7 +14,7 @@ from graphkit.graph.names import find_value, free_name, names_in
 from graphkit.graph.new_nodes import NewNode
 from graphkit.graph.view import Scope, Value, body_graphs
 from graphkit.model import Model
-from graphkit.rewrite.base import copy_proto, drop_inputs, keep_members
+from graphkit.rewrite.base import copy_proto, drop_inputs, keep_members, replace_members
 from graphkit.rewrite.edits import live_names, remove_dead_code
 from graphkit.shapes import Expr
 from graphkit.shapes.input_dims import declare_dim, declared_inputs, read_dim
@@ -166,9 +166,7 @@ def with_first_output(model: Model, name: str) -> Model:
     if not any(value.name == name for value in model.graph.outputs[1:]):
         return model
     proto = copy_proto(model)
-    outputs = sorted(proto.graph.output, key=lambda info: info.name != name)
-    del proto.graph.output[:]
-    proto.graph.output.extend(outputs)
+    replace_members(proto.graph.output, sorted(proto.graph.output, key=lambda info: info.name != name))
     return model.with_proto(proto)
 
 
@@ -201,9 +199,7 @@ def with_interface(
         present = {info.name for info in former}
         new = [made[info.name].info() if info.name in made else info for info in former]
         new += [each.info() for name, each in made.items() if name not in present and name not in dropped]
-        copies = [onnx.ValueInfoProto.FromString(info.SerializeToString()) for info in new]
-        del infos[:]
-        infos.extend(copies)
+        replace_members(infos, new)
     return model.with_proto(proto)
 
 

@@ -15,8 +15,7 @@ from graphkit.dtypes import FLOATS
 from graphkit.graph.new_nodes import make_concat, make_gather, make_reshape, make_slice
 from graphkit.graph.operator_traits import ANGLES, COSINES, GROUPED, KEY_LENGTHS, PAST_KEYS, RESHAPING, SCORE_BIASES
 from graphkit.graph.view import Node, Value, unwrap_value
-from graphkit.rewrite import ROUNDING, Builder, Editor, MatchFailure, NewNode, NodeInput, Rewrite
-from graphkit.rewrite.base import Premise
+from graphkit.rewrite import ROUNDING, Builder, Editor, MatchFailure, NewNode, NodeInput, Premise, Rewrite
 from graphkit.rewrite.element_bounds import UNBOUNDED, ElementBounds, Interval
 from graphkit.shapes import Expr, Shapes
 

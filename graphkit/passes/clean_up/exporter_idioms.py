@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 from onnx import helper
 
@@ -14,7 +12,7 @@ from graphkit.graph.operator_traits import BECAME_INPUTS, RESHAPING, operator_se
 from graphkit.graph.view import Node, Value, all_nodes
 from graphkit.model import Model
 from graphkit.ops.tensor import TensorSequence, element_numbers
-from graphkit.rewrite import Editor, NewNode, NodeRewrite, attributes_of, copy_proto
+from graphkit.rewrite import Editor, NewNode, NodeRewrite, attributes_of, copy_proto, replace_members
 
 MOVING = RESHAPING - {"Flatten"} | operator_set("MaxPool Slice Transpose")  # which it moves a QuantizeLinear past
 
@@ -120,9 +118,7 @@ def with_sorted_nodes(model: Model) -> Model:
         return model
     places = {node: at for at, node in enumerate(model.graph.nodes)}
     proto = copy_proto(model)
-    nodes = [copy.deepcopy(proto.graph.node[places[node]]) for node in sort_nodes(model.graph)]
-    del proto.graph.node[:]
-    proto.graph.node.extend(nodes)
+    replace_members(proto.graph.node, [proto.graph.node[places[node]] for node in sort_nodes(model.graph)])
     return model.with_proto(proto)
 
 

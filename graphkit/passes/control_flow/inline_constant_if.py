@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ from graphkit.graph.declared_types import TensorType, declared_type, shape_text
 from graphkit.graph.view import Node, Scope, Value, all_nodes, all_scopes, body_graphs, branch_fault, walk_postorder
 from graphkit.model import Model
 from graphkit.passes.clean_up.fold_constants import run_nodes
-from graphkit.rewrite import Declined, Outcome, Pass, Premise, copy_proto, drop_inputs
+from graphkit.rewrite import Declined, Outcome, Pass, Premise, copy_proto, drop_inputs, replace_members
 from graphkit.rewrite.edits import live_names, remove_dead_code, without_outputs
 from graphkit.shapes import Expr, Shapes, infer
 from graphkit.shapes.graph_inputs import DimSpec, SymbolRanges
@@ -68,9 +67,7 @@ def inline_branches(proto: onnx.ModelProto, scopes: tuple[Scope, ...], decisions
     inliner = _Inliner(scopes, decisions)
     holders: list[Holder] = [proto.graph, *proto.functions]
     for scope, holder in zip(scopes, holders, strict=True):
-        nodes = inliner.emit(scope, holder)
-        del holder.node[:]
-        holder.node.extend(nodes)
+        replace_members(holder.node, inliner.emit(scope, holder))
 
 
 class _Inliner:
@@ -141,13 +138,9 @@ class _Inliner:
             if (new := [self.name(value) for value in values]) != list(names):
                 names[:] = new
         for (_, graph), body in zip(body_graphs(proto), node.bodies.values(), strict=True):
-            nodes = self.emit(body, graph)
-            outputs = [self.name(value) for value in body.outputs]
-            copies = copy.deepcopy(nodes)  # they outlive the deletion of the list that the originals are in
-            del graph.node[:]
-            graph.node.extend(copies)
-            for info, name in zip(graph.output, outputs, strict=True):
-                info.name = name
+            replace_members(graph.node, self.emit(body, graph))
+            for info, value in zip(graph.output, body.outputs, strict=True):
+                info.name = self.name(value)
         return proto
 
     def _hoist_from_body(

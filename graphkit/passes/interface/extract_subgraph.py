@@ -15,7 +15,7 @@ from graphkit.graph.names import family_labels, find_value_or_node, free_name, n
 from graphkit.graph.view import Value
 from graphkit.model import Model
 from graphkit.passes.shapes.declare_shapes import InferOutputShapes
-from graphkit.rewrite import Outcome, Pass, copy_proto, keep_members
+from graphkit.rewrite import Outcome, Pass, copy_proto, keep_members, replace_members
 from graphkit.rewrite.base import Names
 from graphkit.rewrite.edits import live_names, remove_dead_code
 from graphkit.rewrite.new_interface import drop_dead_inputs
@@ -71,7 +71,7 @@ class ExtractSubgraph(Pass):
         new_inputs = []
         for value in cuts:
             if value.kind == "input":
-                new_inputs.append(_copy_info(value.scope.infos[value.name]))
+                new_inputs.append(value.scope.infos[value.name])
                 continue
             for name in sorted({name for dim in shapes[value].dims or () for name in dim.symbols if not is_known(dim)}):
                 if name[:1] == "?" and name not in unknown:
@@ -89,10 +89,8 @@ class ExtractSubgraph(Pass):
                 graph.node[value.producer.index].output[value.output_index] = name
         del proto.training_info[:]
         new_names = {info.name for info in new_inputs}
-        others = [info for info in map(_copy_info, graph.input) if info.name not in new_names]
-        for field, infos in ((graph.input, [*new_inputs, *others]), (graph.output, new_outputs)):
-            del field[:]
-            field.extend(infos)
+        replace_members(graph.input, [*new_inputs, *(info for info in graph.input if info.name not in new_names)])
+        replace_members(graph.output, new_outputs)
         named = new_names | {info.name for info in new_outputs}
         keep_members(graph.value_info, [info.name not in named for info in graph.value_info])
         live, names = live_names(graph), [value.name for value in cuts]
@@ -179,7 +177,7 @@ def _declare_output(value: Value, shapes: Shapes, label: str) -> onnx.ValueInfoP
         if info is None or not is_declared:
             reason = shapes.reason(value) or "nothing tells its dtype"
             raise UsageError(f"{label}: the type of '{value.name}' is unknown: {reason} - end at another value")
-        return _copy_info(info)
+        return info
     known = declared_dims(value) if is_declared else None
     if known is None or len(known) != len(dims):
         known = (None,) * len(dims)
@@ -193,7 +191,3 @@ def _make_declaration(value: Value, dtype: int, dims: Iterable[Dim]) -> onnx.Val
         info.doc_string = before.doc_string
         info.metadata_props.extend(before.metadata_props)
     return info
-
-
-def _copy_info(info: onnx.ValueInfoProto) -> onnx.ValueInfoProto:
-    return onnx.ValueInfoProto.FromString(info.SerializeToString())

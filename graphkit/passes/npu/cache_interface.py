@@ -22,7 +22,7 @@ from graphkit.model import Model
 from graphkit.passes.npu.host_inputs import freezable_symbols
 from graphkit.passes.npu.reduce_rank import ReduceInterfaceRank, interface_axes
 from graphkit.passes.shapes.declare_shapes import FreezeDims
-from graphkit.rewrite import Declined, Matched, MatchFailure, Pass, copy_proto
+from graphkit.rewrite import Declined, Matched, MatchFailure, Pass, copy_proto, replace_members
 from graphkit.rewrite.base import Renames
 from graphkit.rewrite.host_values import find_dependences
 from graphkit.rewrite.new_interface import NewInput, with_outputs
@@ -273,9 +273,7 @@ class StackCaches(Pass):
             before += _split_stack(proto.graph, name, inputs[name]) if name in inputs else []
             if name in outputs:
                 _join_stack(proto.graph, name, outputs[name])
-        nodes = [*before, *proto.graph.node]
-        del proto.graph.node[:]
-        proto.graph.node.extend(nodes)
+        replace_members(proto.graph.node, [*before, *proto.graph.node])
         text = "the caches of all layers are stacked, [layers, batch, slots, heads * head_dim]"
         matches = [StackedPort(name, name, stack.shape, False) for name, stack in inputs.items()]
         matches += [StackedPort(name, f"{name}_new", stack.shape, True) for name, stack in outputs.items()]
@@ -346,10 +344,9 @@ def _join_stack(graph: GraphProto, name: str, stack: _Stack) -> None:
 def _replace_declaration(infos: MutableSequence[Any], stack: _Stack, name: str) -> None:
     """Put the declaration of a stack in the place of the first of its members."""
     place = min(at for at, info in enumerate(infos) if info.name in stack.names)
-    kept = [onnx.ValueInfoProto.FromString(info.SerializeToString()) for info in infos if info.name not in stack.names]
+    kept = [info for info in infos if info.name not in stack.names]
     kept.insert(place, helper.make_tensor_value_info(name, stack.dtype, stack.shape))
-    del infos[:]
-    infos.extend(kept)
+    replace_members(infos, kept)
 
 
 def _add_integers(graph: GraphProto, name: str, numbers: Sequence[int]) -> str:

@@ -17,8 +17,7 @@ from graphkit.dtypes import FLOATS, INTEGERS
 from graphkit.graph.new_nodes import make_gather
 from graphkit.graph.operator_traits import COMPARING, GATHERING, KERNELS_OF_INT32, MOVING, RESHAPING, copied_inputs
 from graphkit.graph.view import Node, Value, unwrap_value
-from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, Rewrite, attributes_of, copy_node
-from graphkit.rewrite.fixpoint import NodeRewrite
+from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, Rewrite, attributes_of, copy_node
 from graphkit.rewrite.weight_arithmetic import (
     dequantized_blocks,
     dequantized_rows,

@@ -24,8 +24,17 @@ from graphkit.graph.operator_traits import operator_schema
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.passes.opset.spellings import NEWER, OLDER, Draft, fit_older_version
-from graphkit.rewrite import Declined, Editor, MatchFailure, Outcome, Pass, copy_proto, keep_members
-from graphkit.rewrite.base import ROUNDING
+from graphkit.rewrite import (
+    ROUNDING,
+    Declined,
+    Editor,
+    MatchFailure,
+    Outcome,
+    Pass,
+    copy_proto,
+    keep_members,
+    replace_members,
+)
 from graphkit.runtime.external_tools import ToolError, convert_bytes
 
 NEWEST = 24  # the newest version whose steps were read
@@ -233,16 +242,14 @@ def converted_by_onnx(model: Model, version: int) -> Model:
     for node in made.graph.node:
         old = next((before[name] for name in node.output if name in before), None)
         if old is not None and _node_essence(old) == _node_essence(node):
-            nodes.append(copy.deepcopy(old))
+            nodes.append(old)
             continue
         if old is not None and old.op_type == node.op_type:
             node.name, node.doc_string = old.name, old.doc_string
             for field in ("metadata_props", "device_configurations"):
                 getattr(node, field).extend(getattr(old, field))
         nodes.append(node)
-    del graph.node[:]
-    graph.node.extend(nodes)
-
+    replace_members(graph.node, nodes)
     kept = {tensor.name for tensor in made.graph.initializer} | {info.name for info in graph.input}
     keep_members(graph.initializer, [tensor.name in kept for tensor in graph.initializer])
     graph.initializer.extend(tensor for tensor in made.graph.initializer if tensor.name not in former)
