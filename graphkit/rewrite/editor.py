@@ -182,20 +182,16 @@ class Editor(Edits):
         """Record why a node stays unchanged."""
         self.declined.append(Declined(node.path, reason))
 
-    def decline_failure(self, node: Node, failure: MatchFailure | ModelError) -> None:
-        """Record why a node stays unchanged, where a matcher says so, or a data file is missing."""
-        if isinstance(failure, ModelError):
-            self.decline(node, str(failure))
-        elif failure.reason:
-            self.decline(failure.node or node, failure.reason)
-
     @contextmanager
     def matching(self, node: Node) -> Iterator[None]:
         """Record why a node stays unchanged where a matcher inside raises its failure, or a data file is missing."""
         try:
             yield
-        except (MatchFailure, ModelError) as failure:
-            self.decline_failure(node, failure)
+        except MatchFailure as failure:
+            if failure.reason:
+                self.decline(failure.node or node, failure.reason)
+        except ModelError as error:
+            self.decline(node, str(error))
 
     def bypass(self, node: Node, source: Value | str, output: int = 0) -> bool:
         """Let the consumers of a node's output read an equal value; a graph output keeps its name.

@@ -81,37 +81,24 @@ def scale_weight(
 
 
 def dequantized_blocks(
-    codes: np.ndarray, bits: int, count: int, dtype: int, zero: np.ndarray, scale: np.ndarray
+    codes: np.ndarray, bits: int, count: int, dtype: int, zero: np.ndarray, scale: np.ndarray, *, is_transposed: bool
 ) -> Iterator[bytes]:
-    """Yield the bytes of the transposed matrix that blocks of small numbers stand for, a few blocks at a time.
+    """Yield the bytes of the matrix that blocks of small numbers stand for, or of it transposed, a part at a time.
 
-    Codes are bytes, `[columns, blocks, bytes of a block]`, the lowest bits of a byte first, of 2, 4 or 8 bits a number.
-    The result has `count` rows: the last block may have fewer than it has room for. Zero points and scales are
-    `[columns, blocks]`.
+    Codes are bytes, `[rows, blocks, bytes of a block]`, the lowest bits of a byte first, of 2, 4 or 8 bits a number.
+    A row has `count` numbers: its last block may have fewer than it has room for. Zero points and scales are
+    `[rows, blocks]`.
     """
-    columns, blocks, size = codes.shape[0], codes.shape[1], codes.shape[2] * 8 // bits
-    step = max(PART // max(columns * size, 1), 1)
-    for start in range(0, blocks, step):
-        part = slice(start, start + step)
-        numbers = unpack_codes(codes[:, part], bits).astype(np.float64)
-        numbers = (numbers - zero[:, part, None]) * scale[:, part, None]
-        rows = numbers.reshape(columns, -1)[:, : count - start * size].T
-        yield round_numbers(rows, dtype).tobytes()
-
-
-def dequantized_rows(
-    codes: np.ndarray, bits: int, count: int, dtype: int, zero: np.ndarray, scale: np.ndarray
-) -> Iterator[bytes]:
-    """Yield the bytes of the matrix that blocks of small numbers stand for, some rows at a time.
-
-    Codes are bytes, `[rows, blocks, bytes of a block]`, as in `dequantized_blocks`; the result has `count` columns.
-    """
-    step = max(PART // max(codes[:1].size * 8 // bits, 1), 1)
-    for start in range(0, len(codes), step):
-        part = slice(start, start + step)
+    (rows, blocks, _), size = codes.shape, codes.shape[2] * 8 // bits
+    along, across = (blocks, rows * size) if is_transposed else (rows, blocks * size)
+    step = max(PART // max(across, 1), 1)
+    for start in range(0, along, step):
+        here = slice(start, start + step)
+        part = (slice(None), here) if is_transposed else (here,)
         numbers = unpack_codes(codes[part], bits).astype(np.float64)
-        numbers = (numbers - zero[part, :, None]) * scale[part, :, None]
-        yield round_numbers(numbers.reshape(len(numbers), -1)[:, :count], dtype).tobytes()
+        numbers = (numbers - zero[part][..., None]) * scale[part][..., None]
+        wide = numbers.reshape(len(numbers), -1)[:, : count - start * size if is_transposed else count]
+        yield round_numbers(wide.T if is_transposed else wide, dtype).tobytes()
 
 
 def unpack_codes(codes: np.ndarray, bits: int) -> np.ndarray:

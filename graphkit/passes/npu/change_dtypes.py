@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import NamedTuple
@@ -18,15 +18,7 @@ from graphkit.graph.new_nodes import make_gather
 from graphkit.graph.operator_traits import COMPARING, GATHERING, KERNELS_OF_INT32, MOVING, RESHAPING, copied_inputs
 from graphkit.graph.view import Node, Value, unwrap_value
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, Rewrite, attributes_of, copy_node
-from graphkit.rewrite.weight_arithmetic import (
-    dequantized_blocks,
-    dequantized_rows,
-    read_elements,
-    scale_weight,
-    unpack_codes,
-)
-
-Unpack = Callable[[np.ndarray, int, int, int, np.ndarray, np.ndarray], Iterator[bytes]]
+from graphkit.rewrite.weight_arithmetic import dequantized_blocks, read_elements, scale_weight, unpack_codes
 
 PRODUCTS = ("MatMulInteger", "ConvInteger")
 DYNAMIC, STATIC = "DynamicQuantizeLinear", "QuantizeLinear"
@@ -138,8 +130,7 @@ class FloatWeights(Struct, eq=False):
         """Return the name of the `[K, N]` floats that the weight of a MatMulNBits stands for."""
         rows, columns = node.attr("K", 0) or 0, node.attr("N", 0) or 0
         size = node.attr("block_size", 0) or 0
-        parts = self._unpack_blocks(node, (1, 2, 3), columns, rows, size, dequantized_blocks, dtype)
-        return self.editor.weight(f"{node.operand(1).name}_float", dtype, (rows, columns), parts)
+        return self._unpack_blocks(node, (1, 2, 3), columns, rows, size, dtype, is_transposed=True)
 
     def of_rows(self, node: Node) -> str:
         """Return the name of the `[rows, width]` floats that the table of a GatherBlockQuantized stands for."""
@@ -152,13 +143,12 @@ class FloatWeights(Struct, eq=False):
             raise MatchFailure("it does not look rows up in a matrix of blocks of 2, 4 or 8 bits, scaled by float32")
         rows, width = sizes[0], sizes[1] * 8 // bits
         size = min(node.attr("block_size", 128) or 0, width)  # one block is as long as its row
-        parts = self._unpack_blocks(node, (0, 2, 3), rows, width, size, dequantized_rows, dtype)
-        return self.editor.weight(f"{node.operand(0).name}_float", dtype, (rows, width), parts)
+        return self._unpack_blocks(node, (0, 2, 3), rows, width, size, dtype, is_transposed=False)
 
     def _unpack_blocks(
-        self, node: Node, places: Sequence[int], count: int, width: int, size: int, unpack: Unpack, dtype: int
-    ) -> Iterator[bytes]:
-        """Return the floats of codes, scales and zero points at these inputs: so many rows of blocks, each so wide."""
+        self, node: Node, places: Sequence[int], count: int, width: int, size: int, dtype: int, *, is_transposed: bool
+    ) -> str:
+        """Return the name of the `[count, width]` floats of the codes, scales and zeros at these inputs, or turned."""
         weight, scales, zeros = map(node.input, places)
         scale, zero = _constant_of(scales), _constant_of(zeros)
         codes = unwrap_value(weight, ("Identity", *RESHAPING)).constant if weight is not None else None
@@ -183,7 +173,9 @@ class FloatWeights(Struct, eq=False):
                 offset = points.astype(np.float64).reshape(count, blocks)
         except ValueError as error:  # scales or zero points of another size
             raise MatchFailure(str(error)) from error
-        return unpack(array.reshape(count, blocks, -1), bits, width, dtype, offset, factor)
+        packed, dims = array.reshape(count, blocks, -1), (width, count) if is_transposed else (count, width)
+        parts = dequantized_blocks(packed, bits, width, dtype, offset, factor, is_transposed=is_transposed)
+        return self.editor.weight(f"{node.operand(places[0]).name}_float", dtype, dims, parts)
 
 
 def _constant_of(value: Value | None) -> TensorProto | None:
