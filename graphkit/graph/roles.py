@@ -199,18 +199,15 @@ class Roles(Struct, frozen=True, eq=False, dict=True):
 
     def axis(self, value: Value, at: int) -> Axis:
         """Return the meaning of an axis of an input."""
-        dims, dim = hinted_dims(value) or (), dim_at(value, at)
-        if (entry := self.pasts.get(value)) is not None:
-            if at == entry.axis:
-                return "encoder" if self.is_cross(entry) else "past"
-            named_ones = [axis for axis, each in enumerate(dims) if "batch" in str(each)]
-            open_ones = [axis for axis, each in enumerate(dims) if not isinstance(each, int) and axis != entry.axis]
-            return "batch" if at in (named_ones or open_ones[:1]) else "other"
+        dims, dim, entry = hinted_dims(value) or (), dim_at(value, at), self.pasts.get(value)
         role, last = self.inputs.get(value, "other"), len(dims) - 1
-        if role == "state":
+        if entry is not None and at == entry.axis:
+            return "encoder" if self.is_cross(entry) else "past"
+        if entry is not None or role == "state":
             open_ones = [axis for axis, each in enumerate(dims) if not isinstance(each, int)]
             named_ones = [axis for axis in open_ones if "batch" in str(dims[axis])]
-            return "batch" if at in (named_ones or open_ones[:1]) else "other"
+            others = [axis for axis in open_ones if entry is None or axis != entry.axis]
+            return "batch" if at in (named_ones or others[:1]) else "other"
         if last == 1 and at == 0 and PIXELS.search(value.name):  # patches of all pictures
             return "other"
         if role == "positions" and last == 2:  # in planes, as those of pictures are

@@ -88,7 +88,12 @@ class Editor(Edits):
         return operators
 
     def nodes(self, *operators: str) -> Iterator[Node]:
-        """Yield the nodes of these operators, with their domain unless it is onnx's, that an edit may still take."""
+        """Yield the nodes that an edit may still take: of one of these operators after the other, or all, in order.
+
+        Operators are named with their domain unless it is onnx's.
+        """
+        for scope in self.scopes if not operators else ():
+            yield from filter(self.is_free, scope.nodes)
         for operator in operators:
             for scope in self.scopes:
                 yield from filter(self.is_free, scope.by_operator.get(operator, ()))
@@ -193,13 +198,12 @@ class Editor(Edits):
         except ModelError as error:
             self.decline(node, str(error))
 
-    def bypass(self, node: Node, source: Value | str, output: int = 0) -> bool:
-        """Let the consumers of a node's output read an equal value; a graph output keeps its name.
+    def bypass(self, node: Node, source: Value | str) -> bool:
+        """Let the consumers of a node's first output read an equal value; a graph output keeps its name.
 
         Requires that no other output of the node is used. Returns whether the consumers can read that value.
         """
-        value = node.outputs[output]
-        assert value is not None
+        value = node.result()
         is_used = self.replace_all_uses(value, source)
         if value.is_output:
             self.replace(node, NewNode("Identity", [source], [value.name], like=node))

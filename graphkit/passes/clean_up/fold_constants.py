@@ -275,22 +275,19 @@ class FoldShapes(Rewrite):
     """
 
     def edit(self, editor: Editor) -> None:
-        for scope in editor.scopes:
-            for node in scope.nodes:
-                for index, value in enumerate(node.outputs):
-                    if value is None or not editor.shapes[value].may_have_data or node.is_op("Constant", "Identity"):
-                        continue
-                    array = element_numbers(editor.shapes[value]) if editor.is_free(node) else None
-                    if array is not None:
-                        _use_elements(editor, node, index, array)
+        for node in editor.nodes():
+            for value in node.results if not node.is_op("Constant", "Identity") else ():
+                tensor = editor.shapes[value]
+                if tensor.may_have_data and (array := element_numbers(tensor)) is not None:
+                    _use_elements(editor, node, value, array)
 
 
-def _use_elements(editor: Editor, node: Node, index: int, array: np.ndarray) -> None:
-    if (value := node.outputs[index]) is None or value in editor.aliases:
+def _use_elements(editor: Editor, node: Node, value: Value, array: np.ndarray) -> None:
+    if value in editor.aliases:
         return
     made = [reader.results for reader, _ in value.consumers]
     if value.is_output and len(node.outputs) == 1:
-        editor.bypass(node, editor.constant(array, f"{value.name}_value"), index)
+        editor.bypass(node, editor.constant(array, f"{value.name}_value"))
     elif all(outs and all(element_numbers(editor.shapes[out]) is not None for out in outs) for outs in made):
         return  # the readers go by themselves
     else:

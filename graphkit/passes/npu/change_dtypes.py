@@ -243,8 +243,7 @@ class Dequantize(Rewrite):
         for node in editor.nodes(*PRODUCTS):
             with editor.matching(node):
                 _integer_product(editor, weights, node)
-        contrib = (node for scope in editor.scopes for node in scope.nodes if node.domain == "com.microsoft")
-        for node in filter(editor.is_free, contrib):
+        for node in (node for node in editor.nodes() if node.domain == "com.microsoft"):
             if node.op_type in STAYS:
                 editor.decline(node, f"{STAYS[node.op_type]} is not taken back to floats")
             elif (rewrite := FUSED.get(node.op_type)) is not None:

@@ -200,11 +200,10 @@ class ReduceRank(Rewrite):
     rank: int = 4
 
     def edit(self, editor: Editor) -> None:
-        for scope in editor.scopes:
-            for node in scope.nodes:
-                ranks = [editor.shapes[value].rank or 0 for value in (*node.operands, *node.results)]
-                if editor.is_free(node) and not node.bodies and max(ranks, default=0) > self.rank:
-                    self._reduce(editor, node)
+        for node in editor.nodes():
+            ranks = [editor.shapes[value].rank or 0 for value in (*node.operands, *node.results)]
+            if not node.bodies and max(ranks, default=0) > self.rank:
+                self._reduce(editor, node)
 
     def _reduce(self, editor: Editor, node: Node) -> None:
         try:

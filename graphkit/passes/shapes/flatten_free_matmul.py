@@ -125,10 +125,8 @@ class FlatRegions:
         self.makers: dict[Value, Node] = {}  # the node that gives each flat value, a Reshape where a region begins
         self.lifts: dict[Node, Lift] = {}  # how nodes are lifted, as far as their inputs tell
         self.reasons: dict[Node, str] = {}  # why Reshapes to a flat value stay
-        for scope in editor.scopes:
-            for node in scope.nodes:
-                if editor.is_free(node):
-                    self._visit_node(node)
+        for node in editor.nodes():
+            self._visit_node(node)
 
     def find(self) -> Iterator[Region]:
         """Yield the regions that are worth it."""

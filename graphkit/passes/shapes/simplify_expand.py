@@ -15,7 +15,7 @@ from graphkit.graph.operator_traits import broadcasts_inputs
 from graphkit.graph.view import ZERO, Node
 from graphkit.ops.tensor import Dims
 from graphkit.passes.shapes.simplify_reshape import MAX_SIZE
-from graphkit.rewrite import Builder, Editor, MatchFailure, NodeInput, NodeRewrite, Rewrite
+from graphkit.rewrite import Builder, Editor, MatchFailure, NodeInput, NodeRewrite
 from graphkit.shapes import Expr, const
 
 EXPAND_SINCE = 8
@@ -76,7 +76,7 @@ def expand_spec(before: Sequence[Expr], after: Sequence[Expr]) -> tuple[Expr | i
     )
 
 
-class DropBroadcasts(Rewrite):
+class DropBroadcasts(NodeRewrite):
     """Remove an Expand, Tile or ConstantOfShape if all its consumers broadcast to the same shape without it.
 
     Legality: each consumer is an elementwise operator, and its other inputs alone have every dim that the Expand would
@@ -98,25 +98,26 @@ class DropBroadcasts(Rewrite):
         }
     """
 
-    def edit(self, editor: Editor) -> None:
-        for node in editor.nodes("Expand", "Tile", "ConstantOfShape"):
-            out, source, is_fill = node.outputs[0], node.input(0), node.is_op("ConstantOfShape")
-            before, after = editor.shapes[source].dims, editor.shapes[out].dims
-            if out is None or source is None or before is None or after is None or out.is_output:
-                continue
-            if not out.consumers or (node.is_op("Tile") and not _repeats_ones(before, after)):
-                continue
-            dims = (const(1),) * len(after) if is_fill else before
-            seen = all(is_fill or editor.is_visible(source, reader.scope) for reader, _ in out.consumers)
-            if not seen or not all(_broadcasts_alike(editor, *use, dims) for use in out.consumers):
-                continue
-            new: NodeInput = source
-            if is_fill:
-                fill = editor.model.array(node.attr("value", ZERO) or ZERO).reshape(-1)[:1]
-                new = editor.constant(fill.reshape((1,) * len(dims)), f"{out.name}_value")
-            for reader, index in out.consumers:
-                editor.set_inputs(reader, {index: new})
-            editor.note(f"{node.op_type}(s) removed because the consumers broadcast")
+    operators = ("Expand", "Tile", "ConstantOfShape")
+
+    def edit_node(self, editor: Editor, node: Node) -> None:
+        source, out, is_fill = node.operand(0), node.result(), node.is_op("ConstantOfShape")
+        before, after = editor.shapes[source].dims, editor.shapes[out].dims
+        if before is None or after is None or out.is_output:
+            return
+        if not out.consumers or (node.is_op("Tile") and not _repeats_ones(before, after)):
+            return
+        dims = (const(1),) * len(after) if is_fill else before
+        seen = all(is_fill or editor.is_visible(source, reader.scope) for reader, _ in out.consumers)
+        if not seen or not all(_broadcasts_alike(editor, *use, dims) for use in out.consumers):
+            return
+        new: NodeInput = source
+        if is_fill:
+            fill = editor.model.array(node.attr("value", ZERO) or ZERO).reshape(-1)[:1]
+            new = editor.constant(fill.reshape((1,) * len(dims)), f"{out.name}_value")
+        for reader, index in out.consumers:
+            editor.set_inputs(reader, {index: new})
+        editor.note(f"{node.op_type}(s) removed because the consumers broadcast")
 
 
 def _broadcasts_alike(editor: Editor, consumer: Node, index: int, dims: Dims) -> bool:

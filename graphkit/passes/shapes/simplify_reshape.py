@@ -228,7 +228,7 @@ def _possible_zeros(editor: Editor, value: Value, but: int) -> set[Atom | Expr]:
     """Return the factors that make a tensor empty where they are 0, along another axis than one, if any size may be."""
     zeros: set[Atom | Expr] = set()
     for axis, dim in enumerate(editor.shapes[value].dims or ()):
-        if axis != but and lower(dim.substitute({name: symbol(name, 0) for name in dim.symbols})) < 1:
+        if axis != but and _may_be_zero(dim):
             zeros.update(dim.terms[0][0] if len(dim.terms) == 1 else [dim])
     return zeros
 
