@@ -107,11 +107,11 @@ def fold(
     changes = [*(PassChange(change, FreezeDims.name()) for change in frozen.changes), *outcome.changes]
     model, renamed = with_unique_node_names(outcome.model)
     model, kept = keep_outputs_float(model)
-    for count, what, done in (
-        (renamed, "node(s)", "got a name that no other one has"),
-        (kept, "output(s)", "kept from being quantised by onnxruntime"),
-    ):
-        changes += [PassChange(f"{count_things(count, what)} {done}", "fold")] if count else []
+    if renamed:
+        changes.append(PassChange(f"{count_things(renamed, 'node(s)')} got a name that no other one has", "fold"))
+    if kept:
+        outputs = count_things(kept, "output(s)")
+        changes.append(PassChange(f"{outputs} kept from being quantised by onnxruntime", "fold"))
     return Outcome(model, tuple(changes), outcome.declined)
 
 

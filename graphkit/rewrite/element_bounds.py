@@ -90,13 +90,10 @@ class ElementBounds(ForwardAnalysis[Interval]):
                 return _bounds_of_array(known)
             if value.output_index and node is not None and not node.is_op("Split", "TopK"):
                 return _of_dtype(dtype)
-        if (
-            node is None
-            and (roles := self.model.roles).of(value) in MASKS
-            and roles.polarities[value] in ("adds", None)
-        ):
-            return _of_dtype(dtype)  # -inf, where it hides
-        return _activation_bounds(dtype) if node is None else _round_bounds(self._of_node(node, dtype), dtype)
+        if node is not None:
+            return _round_bounds(self._of_node(node, dtype), dtype)
+        is_mask = self.model.roles.of(value) in MASKS and self.model.roles.polarities[value] in ("adds", None)
+        return _of_dtype(dtype) if is_mask else _activation_bounds(dtype)  # -inf, where a mask hides
 
     def _of_tensor(self, tensor: TensorProto) -> Interval:
         size = payload_size(tensor)

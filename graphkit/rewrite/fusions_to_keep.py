@@ -52,6 +52,10 @@ ADDED_MASKS: tuple[tuple[Step, ...], ...] = (
     ((1, "Slice"), (0, "Mul"), (0, "Sub"), (1, "Cast")),
     ((1, "Slice"), (0, "Mul"), (0, "Sub")),
 )
+VALUES: tuple[tuple[Step, ...], ...] = (  # of heads, or of a cache
+    ((1, "Transpose"), (0, "Reshape")),
+    ((1, "Concat"), (1, "Transpose"), (0, "Reshape")),
+)
 DISTANCES: tuple[Step, ...] = ((0, "Slice"), (0, "Unsqueeze"), (0, "Transpose"), (0, "Gather"))
 SIGNED: tuple[Step, ...] = ((1, "Add"), (1, "Where"))
 LIMIT: tuple[Step, ...] = ((2, "Min"), (1, "ConstantOfShape"), (0, "Shape"))
@@ -77,6 +81,12 @@ def climb_inputs(node: Node, *path: Step) -> list[Node] | None:
         node = here[0]
         producers.append(node)
     return producers
+
+
+def climb_first(node: Node, paths: Sequence[Sequence[Step]], *ends: Step) -> list[Node] | None:
+    """Follow the first of several paths that the inputs have, and these steps after it."""
+    found = (climb_inputs(node, *path, *ends) for path in paths)
+    return next((producers for producers in found if producers is not None), None)
 
 
 def computed_from(node: Node, is_end: Callable[[Node, Value], bool], most: int) -> list[Node] | None:
@@ -153,14 +163,9 @@ def is_static(nodes: Sequence[Node], dims_of: DimsOf) -> bool:
 
 def masked_attention(softmax: Node, _: DimsOf) -> Iterator[Node]:
     """Softmax(q k / sqrt(d) + (1 - mask) * -10000): the mask's two Unsqueezes, and the biases."""
-    paths = (climb_inputs(softmax, *path, (None, "Unsqueeze"), (0, "Unsqueeze")) for path in MASKS)
-    mask = next((path for path in paths if path is not None), None)
+    mask = climb_first(softmax, MASKS, (None, "Unsqueeze"), (0, "Unsqueeze"))
     context = follow_only_reader(softmax, "MatMul")
-    heads = (
-        [(1, "Transpose"), (0, "Reshape")],
-        [(1, "Concat"), (1, "Transpose"), (0, "Reshape")],
-    )  # of values, of a cache
-    if mask is None or context is None or not any(climb_inputs(context, *steps) for steps in heads):
+    if mask is None or context is None or climb_first(context, VALUES) is None:
         return
     yield from mask[-2:]
     scores = climb_inputs(mask[0], (None, "Div", "Mul"), (0, "MatMul")) or climb_inputs(mask[0], (None, "MatMul"))
@@ -175,9 +180,7 @@ def scaled_attention(softmax: Node, _: DimsOf) -> Iterator[Node]:
     """Softmax(q sqrt(c) * k sqrt(c) + mask), as PyTorch's fused attention is exported: the roots, the mask's nodes."""
     scores = climb_inputs(softmax, (0, "Add"), (None, "MatMul"))
     scales = [scores and climb_inputs(scores[-1], (index, "Mul"), (1, "Sqrt")) for index in (0, 1)]
-    ends: tuple[Step, ...] = ((None, "Expand"), (0, "Unsqueeze"), (0, "Unsqueeze"))
-    paths = (climb_inputs(softmax, *path, *ends) for path in EXPANDED_MASKS)
-    mask = next((path for path in paths if path is not None), None)
+    mask = climb_first(softmax, EXPANDED_MASKS, (None, "Expand"), (0, "Unsqueeze"), (0, "Unsqueeze"))
     if mask is None or not all(scales):
         return
     yield from (path[-1] for path in scales if path)
@@ -226,8 +229,7 @@ def relative_attention(softmax: Node, dims_of: DimsOf) -> Iterator[Node]:
     sizes = joined and climb_inputs(joined[-1], (1, "Concat"), (0, "Unsqueeze"), (0, "Gather"), (0, "Shape"))
     if not query or not added or not joined or not sizes or sizes[-1].input(0) is not query[-1].input(0):
         return
-    masks = (climb_inputs(added[0], *path, (0, "Unsqueeze"), (0, "Unsqueeze")) for path in ADDED_MASKS)
-    mask = next((path for path in masks if path is not None), None)
+    mask = climb_first(added[0], ADDED_MASKS, (0, "Unsqueeze"), (0, "Unsqueeze"))
     distances = climb_inputs(added[0], *DISTANCES, (1, "Where"), *LIMIT)
     buckets = distances or climb_inputs(added[0], *DISTANCES, *SIGNED, *LIMIT)
     if mask is None or buckets is None or is_static(sizes, dims_of):

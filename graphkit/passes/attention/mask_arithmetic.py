@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from onnx import TensorProto, helper
@@ -70,14 +71,12 @@ class WhereToArithmetic(NodeRewrite):
                 raise MatchFailure(f"'{value.name}' may be infinite or no number, and 0 times that is no number")
         builder, kind = Builder(editor, node), helper.tensor_dtype_to_np_dtype(dtype)
         array = editor.read_constant(cond, MAX_CONSTANT, kind.itemsize)
-        number: list[str] = []  # the condition as 0 and 1, made once
 
-        def when_true() -> str:
+        @cache
+        def when_true() -> str:  # the condition as 0 and 1, made once
             if array is not None:
                 return editor.constant(array.astype(bool).astype(kind), f"{cond.name}_true")
-            if not number:
-                number.append(builder.add("Cast", cond, role="if", to=dtype))
-            return number[0]
+            return builder.add("Cast", cond, role="if", to=dtype)
 
         def when_false() -> str:
             if array is not None:

@@ -12,8 +12,9 @@ import numpy as np
 import onnx
 import onnx.helper
 import onnx.numpy_helper
+from onnx import TensorProto
 
-from graphkit.dtypes import INTEGERS, dtype_name
+from graphkit.dtypes import INTEGERS, dtype_name, integer_range
 from graphkit.errors import ModelError, UsageError, did_you_mean
 from graphkit.graph.declared_types import TensorType, declared_type, shape_text
 from graphkit.graph.view import Node, Scope, Value, all_nodes, all_scopes, body_graphs, branch_fault, walk_postorder
@@ -27,7 +28,6 @@ from graphkit.shapes.graph_inputs import DimSpec, SymbolRanges
 Holder = onnx.GraphProto | onnx.FunctionProto
 MAX_ELEMENTS = 1 << 20  # of the constant in the place of an input
 MAX_EVALUATED = 200  # nodes between an input and a condition
-BOOL = 9
 
 
 def decide_branches(
@@ -285,8 +285,7 @@ class SpecializeInput(Pass):
         declared = _check_type(bound, self.value, model.label)
         if (left_alone := without_outputs(model)) is not None:
             return Outcome(model, declined=(left_alone,))
-        dtype = onnx.helper.tensor_dtype_to_np_dtype(declared.dtype)
-        array = np.full((1,) * len(declared.dims or ()), self.value, dtype)
+        array = np.full((1,) * len(declared.dims or ()), self.value, declared.numpy_dtype)
         decisions, undecided = decide_branches(scopes, lambda node: _condition_value(copied, node, bound, array))
         inline_branches(proto, scopes, decisions)
         changes = [f"'{node.path}' always runs {body.path.rpartition('/')[2]}" for node, body in decisions.items()]
@@ -304,11 +303,10 @@ class SpecializeInput(Pass):
             raise UsageError(f"{model.label}: {problem} - at most {MAX_ELEMENTS:,} elements are written")
         drop_inputs(proto.graph, (bound.name,))
         if live:
-            constant = np.full(shape, self.value, onnx.helper.tensor_dtype_to_np_dtype(declared.dtype))
+            constant = np.full(shape, self.value, declared.numpy_dtype)
             proto.graph.initializer.append(onnx.numpy_helper.from_array(constant, bound.name))
-        changes += [
-            f"input '{bound.name}' is {str(self.value).lower() if isinstance(self.value, bool) else self.value}"
-        ]
+        number = str(self.value).lower() if isinstance(self.value, bool) else self.value
+        changes.append(f"input '{bound.name}' is {number}")
         reason = f"its condition does not follow from '{self.input}' alone"
         declined = tuple(Declined(node.path, branch_fault(node) or reason) for node in undecided)
         return Outcome(model.with_proto(proto), tuple(changes), declined)
@@ -318,8 +316,8 @@ def _check_type(value: Value, number: bool | int, label: str) -> TensorType:
     if (declared := declared_type(value)) is None or declared.dtype not in INTEGERS:
         kind = dtype_name(declared.dtype) if declared is not None else "not a tensor"
         raise UsageError(f"{label}: input '{value.name}' is {kind} - only a boolean or an integer can be bound")
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(declared.dtype))
-    if declared.dtype != BOOL and not np.iinfo(dtype).min <= number <= np.iinfo(dtype).max:
+    least, most = integer_range(declared.dtype)
+    if declared.dtype != TensorProto.BOOL and not least <= number <= most:
         raise UsageError(f"{label}: input '{value.name}' is {dtype_name(declared.dtype)} - it cannot be {number}")
     return declared
 

@@ -510,20 +510,14 @@ class ReduceInterfaceRank(Pass):
         if 0 in dims:
             raise MatchFailure("it has no elements")
         low = interface_axes(dims, self.rank).dims(dims, len(dims))
-        high = editor.unique_name(f"{value.name}_high")
-
-        def spec(before: Sequence[int], after: Sequence[int]) -> str:
-            made = reshape_spec([const(dim) for dim in before], tuple(const(dim) for dim in after))
-            assert made is not None  # no dim is 0
-            return editor.integers(made, f"{value.name}_dims")
-
+        high, shape = editor.unique_name(f"{value.name}_high"), f"{value.name}_dims"
         if value.producer is not None:
             editor.rename(value, high)
-            last.append(make_reshape(high, spec(dims, low), value.name))
+            last.append(make_reshape(high, editor.integers(low, shape), value.name))
         elif value.kind != "input" or value.tensor is not None or value in editor.model.graph.outputs:
             raise MatchFailure("it has a default, or is an output too")
         elif editor.replace_all_uses(value, high):
-            editor.insert_first(editor.model.graph, make_reshape(value.name, spec(low, dims), high))
+            editor.insert_first(editor.model.graph, make_reshape(value.name, editor.integers(dims, shape), high))
         return low
 
 

@@ -61,9 +61,8 @@ class Box(Struct, frozen=True):
     @property
     def partial(self) -> tuple[int, ...]:
         """The axes along which it is not certainly all of the data."""
-        return tuple(
-            axis for axis, dim in enumerate(self.dims) if (self.starts[axis], self.sizes[axis]) != (const(0), dim)
-        )
+        places = enumerate(zip(self.starts, self.sizes, self.dims, strict=True))
+        return tuple(axis for axis, (start, size, dim) in places if start != 0 or size != dim)
 
 
 def find_box(shapes: Shapes, ranges: ValueRangeAnalysis, node: Node) -> Box:
@@ -261,15 +260,15 @@ class _Plan(Builder):
         """Return where the box lies along an axis."""
         start, size, dim = self.box.starts[axis], self.box.sizes[axis], self.box.dims[axis]
         end = start + size
-        if not self._is_inside(axis):
-            raise MatchFailure("its box may be empty, past the end of its data")
+        self._check_inside(axis)
         return _Range(axis, self._bound(start, dim), INT64_MAX if lower(end - dim) >= 0 else self._bound(end, dim))
 
-    def _is_inside(self, axis: int) -> bool:
-        """Whether the box lies in its data along an axis wherever the node runs: an empty one may lie past the end."""
+    def _check_inside(self, axis: int) -> None:
+        """Check that the box lies in its data along an axis wherever the node runs: an empty one may lie elsewhere."""
         start, size, dim = self.box.starts[axis], self.box.sizes[axis], self.box.dims[axis]
         others = (size for place, size in enumerate(self.box.sizes) if place != axis)
-        return lower(dim - start - size) >= 0 or all(lower(size) >= 1 for size in others)
+        if lower(dim - start - size) < 0 and not all(lower(size) >= 1 for size in others):
+            raise MatchFailure("its box may be empty, past the end of its data")
 
     def _bound(self, at: Expr, dim: Expr) -> Bound:
         """Return a bound as a Slice takes it: from the end where it is negative, within the dim where it is not."""
@@ -313,8 +312,7 @@ class _Plan(Builder):
     def _count(self, axis: int, ranges: ValueRangeAnalysis) -> Value:
         """Return the list of indices along an axis, among the tensors that all indices are made of."""
         start, size = self.box.starts[axis], self.box.sizes[axis]
-        if not self._is_inside(axis):
-            raise MatchFailure("its box may be empty, past the end of its data")
+        self._check_inside(axis)
         for value in walk_breadth_first(self.node.operands[1:2], lambda each: each.sources):
             if ranges.affine(value) == Affine((size,), start, (const(1),)):
                 return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
@@ -60,25 +61,27 @@ class CanonicalizeSlice(NodeRewrite):
         if (found := _find_joined_parts(editor, node, bounds)) is not None and _cut_parts(editor, node, *found):
             editor.note("Slice(s) of parts of a Concat moved to these")
             return
-        for index, name in ((1, "starts"), (2, "ends")):
+        for index in (1, 2):
             value, numbers = node.operand(index), [n for pair in bounds if isinstance(n := pair[index - 1], int)]
             if value.is_constant or len(numbers) < len(bounds):
                 continue
-            dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(editor.shapes[value].dtype))  # that of the others
-            array = np.array([min(number, int(np.iinfo(dtype).max)) for number in numbers], dtype)
-            editor.set_inputs(node, {index: editor.constant(array, f"{node.result().name}_{name}")})
+            editor.set_inputs(node, {index: _make_bounds(editor, node, index, numbers)})
             editor.note("bound(s) of Slices made constant")
+
+
+def _make_bounds(editor: Editor, node: Node, index: int, numbers: Sequence[int]) -> str:
+    """Return the name of a constant of starts or ends, the input 1 or 2 of a Slice, of the dtype that it has."""
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(editor.shapes[node.operand(index)].dtype))
+    array = np.array([min(number, int(np.iinfo(dtype).max)) for number in numbers], dtype)
+    return editor.constant(array, f"{node.result().name}_{'starts' if index == 1 else 'ends'}")
 
 
 def _cut_parts(editor: Editor, node: Node, axis: int, parts: list[Value], within: list[int]) -> bool:
     """Cut out of the parts of a Concat what a Slice cuts out of it; return whether that was done."""
     out = node.result()
     if within:
-        numbers = {}
-        for index, number, name in ((1, within[0], "starts"), (2, within[1], "ends")):
-            dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(editor.shapes[node.operand(index)].dtype))
-            numbers[index] = editor.constant(np.array([number], dtype), f"{out.name}_{name}")
-        editor.set_inputs(node, {0: parts[0], **numbers})
+        bounds = {index: _make_bounds(editor, node, index, [number]) for index, number in enumerate(within, 1)}
+        editor.set_inputs(node, {0: parts[0], **bounds})
     elif len(parts) == 1:
         return editor.shapes[parts[0]].dims == editor.shapes[out].dims and editor.bypass(node, parts[0])
     else:
@@ -112,11 +115,9 @@ def _find_joined_parts(
             whole.append(part)
             if end == high:
                 return axis, whole, []
-        numbers = [
-            int(n) for each in (low - start, high - low, end - high) if (n := each.constant) is not None and n >= 0
-        ]
-        if len(numbers) == 3:
-            return axis, [part], [numbers[0], numbers[0] + numbers[1]]
+        before, inside, behind = (each.constant for each in (low - start, high - low, end - high))
+        if before is not None and inside is not None and behind is not None and min(before, inside, behind) >= 0:
+            return axis, [part], [before, before + inside]
         start = end
     return None
 

@@ -309,9 +309,7 @@ class _Caches:
     def run(self) -> Outcome:
         roles = self.roles
         cache = [each for each in roles.cache if not roles.is_cross(each)]
-        fresh = (
-            each for each in cache if each.past is None and not self.growths
-        )  # which a decoder without a past fills
+        fresh = [each for each in cache if each.past is None] if not self.growths else []  # to be filled
         new = [(e.present, self.options.axis if e.axis is None else e.axis) for e in fresh if e.present is not None]
         tokens = roles.first("tokens") or roles.first("embeddings")
         dims = self.shapes[tokens].dims
