@@ -58,7 +58,8 @@ class Draft:
         """Remove an attribute and return its value, None if the node does not have it."""
         if name in self.node.attributes and self.node.attributes[name].ref_attr_name:
             raise MatchFailure(f"the call of a function gives its attribute '{name}': run inline-functions first")
-        return self.attributes.pop(name, None)
+        value = self.attributes.pop(name, None)
+        return onnx.helper.get_attribute_value(value) if isinstance(value, onnx.AttributeProto) else value
 
     def give(self, index: int, source: NodeInput) -> None:
         """Give it an input, after those that it has."""

@@ -23,6 +23,7 @@ SPELLED = {
     "ReduceMean": (17, "y = ReduceMean <axes = [1], keepdims = 0> (x)"),
     "ReduceMax over all": (11, "y = ReduceMax <axes = [0, 1, 2]> (x)"),
     "ReduceSum": (11, "y = ReduceSum <axes = [-1]> (x)"),
+    "ReduceSum of no axes": (11, "y = ReduceSum <axes: ints = []> (x)"),
     "Unsqueeze": (11, "y = Unsqueeze <axes = [0, 2]> (x)"),
     "Squeeze": (11, "u = Unsqueeze <axes = [1]> (x) y = Squeeze <axes = [1]> (u)"),
     "Softmax, last axis": (11, "y = Softmax <axis = 2> (x)"),
