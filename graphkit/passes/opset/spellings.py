@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto
+from onnx import AttributeProto, TensorProto
 from onnx.defs import OpSchema
 
 from graphkit.dtypes import FLOATS, dtype_name
@@ -59,7 +59,7 @@ class Draft:
         if name in self.node.attributes and self.node.attributes[name].ref_attr_name:
             raise MatchFailure(f"the call of a function gives its attribute '{name}': run inline-functions first")
         value = self.attributes.pop(name, None)
-        return onnx.helper.get_attribute_value(value) if isinstance(value, onnx.AttributeProto) else value
+        return onnx.helper.get_attribute_value(value) if isinstance(value, AttributeProto) else value
 
     def give(self, index: int, source: NodeInput) -> None:
         """Give it an input, after those that it has."""
@@ -90,24 +90,15 @@ Adapter = Callable[[Draft], None]
 # For the version in which an operator changed
 
 
-def _attributes_to_integers(*names: str) -> Adapter:
-    """Attributes of integers became inputs, the first of them input 1."""
+def _attributes_to_inputs(**places: int) -> Adapter:
+    """Attributes became inputs at these places: floats as they are, integers as a list."""
 
     def adapt(draft: Draft) -> None:
-        for index, name in enumerate(names, 1):
+        for name, place in places.items():
             if (numbers := draft.take_attribute(name)) is not None:
-                values = [numbers] if isinstance(numbers, int) else list(numbers)
-                draft.give(index, draft.editor.integers(values, f"{draft.op_type.lower()}_{name}"))
-
-    return adapt
-
-
-def _attributes_to_floats(**indices: int) -> Adapter:
-    def adapt(draft: Draft) -> None:
-        for name, index in indices.items():
-            if (number := draft.take_attribute(name)) is not None:
-                array = np.array(number, np.float32)
-                draft.give(index, draft.editor.constant(array, f"{draft.op_type.lower()}_{name}"))
+                is_float = draft.node.attributes[name].type in (AttributeProto.FLOAT, AttributeProto.FLOATS)
+                array = np.array(numbers, np.float32) if is_float else np.array(numbers, np.int64, ndmin=1)
+                draft.give(place, draft.editor.constant(array, f"{draft.op_type.lower()}_{name}"))
 
     return adapt
 
@@ -232,7 +223,7 @@ def fit_older_version(draft: Draft, before: OpSchema, after: OpSchema) -> None:
 
 def _default_of(schema: OpSchema, name: str) -> Any:
     attribute = schema.attributes.get(name)
-    if attribute is None or attribute.default_value.type == onnx.AttributeProto.UNDEFINED:
+    if attribute is None or attribute.default_value.type == AttributeProto.UNDEFINED:
         return None
     return onnx.helper.get_attribute_value(attribute.default_value)
 
@@ -474,27 +465,29 @@ MOVED: Mapping[tuple[str, int], tuple[str, ...]] = {
 }  # of integers
 # Operator and the version since which it is another one -> how a node is spelled for it.
 NEWER: Mapping[tuple[str, int], Adapter] = {
-    **{place: _attributes_to_integers(*names) for place, names in MOVED.items()},
+    **{
+        place: _attributes_to_inputs(**{name: at for at, name in enumerate(names, 1)}) for place, names in MOVED.items()
+    },
     **{(name, 13): _over_one_axis for name in sorted(SOFTMAXES)},
     ("AveragePool", 19): WINDOWS,
     ("BatchNormalization", 9): _require(
         "its attribute 'spatial' is gone", lambda draft: draft.node.attr("spatial", 1) == 1, drop="spatial"
     ),
     ("BatchNormalization", 14): _keep_first_output,
-    ("Clip", 11): _in_turn(IS_FLOAT32, _attributes_to_floats(min=1, max=2)),
+    ("Clip", 11): _in_turn(IS_FLOAT32, _attributes_to_inputs(min=1, max=2)),
     ("Dropout", 10): _keep_first_output,
-    ("Dropout", 12): _attributes_to_floats(ratio=1),
+    ("Dropout", 12): _attributes_to_inputs(ratio=1),
     ("Erf", 13): _require("its data is not known to be of a float dtype", lambda draft: _first_dtype(draft) in FLOATS),
     ("GridSample", 20): _rename_modes("bilinear", {"bilinear": "linear", "bicubic": "cubic"}),
     ("GroupNormalization", 21): _groups_to_channels,
-    ("Pad", 11): _in_turn(IS_FLOAT32, _attributes_to_floats(value=2), _attributes_to_integers("pads")),
+    ("Pad", 11): _in_turn(IS_FLOAT32, _attributes_to_inputs(value=2, pads=1)),
     ("Resize", 11): _asymmetric_resize,
     ("Resize", 13): _leave_out_empty,
     ("RoiAlign", 16): _pixel_corner,
     ("Scatter", 11): _rename_operator,
     ("Split", 18): _equal_parts,
     ("Upsample", 9): _in_turn(
-        _require("it has no scales", lambda draft: "scales" in draft.node.attributes), _attributes_to_floats(scales=1)
+        _require("it has no scales", lambda draft: "scales" in draft.node.attributes), _attributes_to_inputs(scales=1)
     ),
     ("Upsample", 10): _rename_operator,
 }
