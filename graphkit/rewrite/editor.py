@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -44,15 +44,6 @@ MAX_UNIFORM = 256 << 10  # bytes of a constant that are read to see whether its 
 NUMPY_NUMBERS = {*INTEGERS, *FLOATS}
 
 
-def _possible_scopes(scope: Scope, impossible: Container[Scope]) -> Iterator[Scope]:
-    """Yield a graph and the bodies in it, leaving out some with all that is in them."""
-    yield scope
-    for node in scope.nodes:
-        for body in node.bodies.values():
-            if body not in impossible:
-                yield from _possible_scopes(body, impossible)
-
-
 class Editor(Edits):
     """Collects edits of a sound model; where it is wanted, what fusions of onnxruntime look for is kept."""
 
@@ -78,7 +69,8 @@ class Editor(Edits):
 
         Functions are left out, because their calls differ.
         """
-        return tuple(_possible_scopes(self.model.graph, self.shapes.impossible))
+        impossible = self.shapes.impossible
+        return tuple(s for s in self.model.graph.walk() if not any(body.contains(s) for body in impossible))
 
     @cached_property
     def _fused_nodes(self) -> Mapping[Node, str]:

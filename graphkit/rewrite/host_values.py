@@ -14,14 +14,13 @@ from msgspec import Struct
 from onnx import TensorProto
 
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.operator_traits import RANDOM, value_inputs
+from graphkit.graph.operator_traits import MEASURING, RANDOM, value_inputs
 from graphkit.graph.roles import MASKS, Role, Roles
 from graphkit.graph.view import Node, Value
 from graphkit.model import Model
 from graphkit.ops.tensor import is_known
 from graphkit.shapes import Expr, Shapes
 
-READS_DIMS = ("Shape", "Size")
 QUANTISED = (TensorProto.INT8, TensorProto.UINT8, TensorProto.INT4, TensorProto.UINT4)
 OF_HOST: tuple[Role, ...] = ("tokens", "encoder tokens", "positions", "token types", *MASKS)  # inputs that a host makes
 
@@ -67,7 +66,7 @@ def find_dependences(
         dependence = CONSTANT
         if node.bodies or node.operator in RANDOM:
             dependence = DATA
-        elif node.is_op(*READS_DIMS):
+        elif node.operator in MEASURING:
             dims, elements = shapes.dims(node.input(0)), shapes[node.outputs[0]].data
             if elements is not None:
                 dims = tuple(element for element in elements.ravel() if isinstance(element, Expr))
@@ -93,7 +92,7 @@ def host_values(
     known = find_dependences(model, shapes, kept=kept)
     uses: dict[Value, list[tuple[Node, int]]] = {}
     for node in model.graph.nodes:
-        if not any(known[value].data for value in node.results) or node.op_type in READS_DIMS:
+        if not any(known[value].data for value in node.results) or node.operator in MEASURING:
             continue
         read = value_inputs(node)
         for index, value in enumerate(node.inputs):

@@ -16,7 +16,7 @@ from graphkit.errors import UsageError, count_things, did_you_mean
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import family_labels, free_name, names_in
 from graphkit.graph.roles import Axis, MergedDecoder, Role, count_captured_values, dim_at, trace_condition
-from graphkit.graph.view import Node, Value, all_nodes, all_scopes, branch_fault
+from graphkit.graph.view import Node, Value, all_nodes, all_scopes, branch_fault, functions_of
 from graphkit.matching.value_numbering import ConstantNumbers
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.passes.clean_up.redundant_nodes import DropEmptyOutputs, DropUnusedInputs, EliminateDeadCode
@@ -288,9 +288,9 @@ def _find_misfits(first: Model, later: Model) -> Iterator[str]:
         if (version := versions.get(entry.domain, entry.version)) != entry.version:
             domain, hint = entry.domain or "ai.onnx", "convert one with graphkit convert-opset"
             yield f"{later.label}: has opset {entry.version} of {domain}, {first.label} has {version} - {hint}"
-    functions = {(each.domain, each.name, each.overload): each for each in first.proto.functions}
-    for each in later.proto.functions:
-        if functions.get((each.domain, each.name, each.overload), each) != each:
+    functions = functions_of(first.proto)
+    for key, each in functions_of(later.proto).items():
+        if functions.get(key, each) != each:
             hint = "put functions into both graphs first: graphkit rewrite -p inline-functions"
             yield f"{later.label}: its function '{each.name}' is not that of {first.label} - {hint}"
 

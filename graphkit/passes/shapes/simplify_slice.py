@@ -14,7 +14,7 @@ from graphkit.graph.new_nodes import RESHAPE_SINCE, NodeInput, make_concat, make
 from graphkit.graph.operator_traits import RESHAPING, cut_bounds
 from graphkit.graph.view import Node, Value
 from graphkit.ops.tensor import element_number, element_numbers, is_to_the_end
-from graphkit.rewrite import Builder, Editor, MatchFailure, NodeRewrite
+from graphkit.rewrite import Builder, Editor, MatchFailure, NewNode, NodeRewrite
 from graphkit.shapes import Expr, lower, upper
 
 Bounds = dict[int, tuple[int, int, int]]  # by axis: start, end, step
@@ -314,25 +314,22 @@ class MergeConcats(NodeRewrite):
         joined, first, rank = node.result(), node.attr("axis", int), editor.shapes[node.result()].rank
         if joined.is_output or joined in editor.new_reads:
             return
-        readers = dict.fromkeys(reader for reader, _ in joined.consumers)
-        for reader in readers:
+        merged: dict[Node, NewNode] = {}
+        for reader in dict.fromkeys(reader for reader, _ in joined.consumers):
             if not reader.is_op("Concat") or reader.outputs[0] is None or reader.scope is not node.scope:
                 return
             second = reader.attr("axis", int)
             if first is None or second is None or not editor.is_free(reader):
                 return
             is_same_axis = first == second or bool(rank and first % rank == second % rank)
-            if not is_same_axis or len(_merged_parts(node, joined, reader)) > MAX_PARTS:
+            parts = [part for value in reader.inputs for part in (node.inputs if value is joined else (value,))]
+            if not is_same_axis or len(parts) > MAX_PARTS:
                 return
-        for reader in readers:
-            parts, axis = _merged_parts(node, joined, reader), reader.attr("axis", int)
-            editor.replace(reader, make_concat(parts, axis, reader.result().name, like=reader))
-        if readers:
+            merged[reader] = make_concat(parts, second, reader.result().name, like=reader)
+        for reader, new in merged.items():
+            editor.replace(reader, new)
+        if merged:
             editor.note("Concat(s) merged into the next one")
-
-
-def _merged_parts(inner: Node, joined: Value, reader: Node) -> list[Value | None]:
-    return [part for value in reader.inputs for part in (inner.inputs if value is joined else (value,))]
 
 
 class JoinBeforeReshape(NodeRewrite):
