@@ -32,7 +32,7 @@ from graphkit.model import Model
 from graphkit.ops.rule_context import NodeFacts
 from graphkit.ops.tensor import element_numbers
 from graphkit.rewrite.base import Declined, MatchFailure
-from graphkit.rewrite.edits import INITIALIZERS_SINCE, Edits, rebuild_model
+from graphkit.rewrite.edits import INITIALIZERS_SINCE, Edits
 from graphkit.rewrite.fusions_to_keep import fused_nodes
 from graphkit.shapes import AS_DECLARED, DimSpec, Shapes, infer
 
@@ -255,10 +255,6 @@ class Editor(Edits):
     @cached_property
     def _names(self) -> set[str]:
         return names_in(self.model.scopes)
-
-    def result(self, *, clean: bool = False) -> Model:
-        """Return the edited model, without dead code if it is to be clean, or the same model if there are no edits."""
-        return rebuild_model(self, clean=clean)
 
 
 class Builder:

@@ -47,74 +47,6 @@ def add_functions(proto: onnx.ModelProto, functions: Iterable[onnx.FunctionProto
             imported.add(function.domain)
 
 
-def rebuild_model(edits: Edits, *, clean: bool = False) -> Model:
-    """Return the model with all edits made, and without dead code if asked; the same one where there are no edits."""
-    if not edits.is_changed:
-        return edits.model
-    proto = copy_proto(edits.model)
-    first: list[onnx.NodeProto] = []
-    if proto.ir_version >= INITIALIZERS_SINCE:
-        proto.graph.initializer.extend(edits.tensors)
-    else:
-        first = [onnx.helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in edits.tensors]
-    _Rebuilder(edits).graph(edits.model.graph, proto.graph, first)
-    add_functions(proto, edits.functions.values())
-    if clean:
-        clean_proto(proto)
-    return edits.model.with_proto(proto)
-
-
-class _Rebuilder:
-    """Changes the graphs of a copied proto in place."""
-
-    def __init__(self, edits: Edits) -> None:
-        self.edits = edits
-        self.dirty = {node for value in (*edits.aliases, *edits.renamed) for node, _ in value.consumers}
-        self.dirty.update(edits.inputs)  # what changes an input, or gives an output another name
-        self.dirty.update(value.producer for value in edits.renamed if value.producer is not None)
-
-    def graph(self, scope: Scope, graph: onnx.GraphProto, first: list[onnx.NodeProto]) -> None:
-        nodes = first + [self._made(new, scope) for new in self.edits.heads.get(scope, ())]
-        is_same = not (nodes or any(node in self.edits.before or node in self.edits.replaced for node in scope.nodes))
-        for node, proto in zip(scope.nodes, graph.node, strict=True):
-            nodes += [self._made(new, scope) for new in self.edits.before.get(node, ())]
-            if any(new.like is node for new in self.edits.before.get(node, ())):
-                proto.ClearField("name")  # which the new one has: onnxruntime refuses two nodes of one name
-            if node in self.edits.replaced:
-                nodes += [self._made(new, scope) for new in self.edits.replaced[node]]
-                continue
-            if node in self.dirty:
-                changed = self.edits.inputs.get(node, {})
-                sources = [changed.get(index, value) for index, value in enumerate(node.inputs)]
-                sources += [changed[index] for index in sorted(changed) if index >= len(node.inputs)]
-                proto.input[:] = [self._name(source, node.scope) for source in sources]
-                for index, value in enumerate(node.outputs):
-                    if value in self.edits.renamed:
-                        proto.output[index] = self.edits.renamed[value]
-            nodes.append(proto)
-            pairs = zip(body_graphs(proto), node.bodies.values(), strict=True) if node.bodies else ()
-            for (_, body_graph), body in pairs:
-                self.graph(body, body_graph, [])
-        for annotation in graph.quantization_annotation:
-            tensor = scope.find(annotation.tensor_name)
-            if tensor in self.edits.renamed:
-                annotation.tensor_name = self.edits.renamed[tensor]
-            for entry in annotation.quant_parameter_tensor_names:
-                parameter = scope.find(entry.value)
-                entry.value = self._name(parameter, scope) or entry.value
-        if not is_same:
-            replace_members(graph.node, nodes)
-
-    def _name(self, source: NodeInput, scope: Scope) -> str:
-        if source is None:
-            return ""
-        resolved = self.edits.resolve(source, scope) if isinstance(source, Value) else source
-        return self.edits.renamed.get(resolved, resolved.name) if isinstance(resolved, Value) else resolved
-
-    def _made(self, new: NewNode, scope: Scope) -> onnx.NodeProto:
-        return replace(new, inputs=[self._name(source, scope) for source in new.inputs]).to_proto()
-
-
 def attributes_of(node: Node, **changed: Any) -> dict[str, Any]:
     """Return the attributes of a node as `NewNode` takes them, some of them changed.
 
@@ -251,6 +183,71 @@ class Edits:
 
     def _read(self, sources: Iterable[NodeInput]) -> None:
         self.new_reads.update(source for source in sources if isinstance(source, Value))
+
+    # The model that they describe
+
+    def result(self, *, clean: bool = False) -> Model:
+        """Return the edited model, without dead code if it is to be clean, or the same model if there are no edits."""
+        if not self.is_changed:
+            return self.model
+        proto = copy_proto(self.model)
+        first: list[onnx.NodeProto] = []
+        if proto.ir_version >= INITIALIZERS_SINCE:
+            proto.graph.initializer.extend(self.tensors)
+        else:
+            first = [onnx.helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in self.tensors]
+        dirty = {node for value in (*self.aliases, *self.renamed) for node, _ in value.consumers}
+        dirty.update(self.inputs)  # what changes an input, or gives an output another name
+        dirty.update(value.producer for value in self.renamed if value.producer is not None)
+        self._rebuild_graph(self.model.graph, proto.graph, first, dirty)
+        add_functions(proto, self.functions.values())
+        if clean:
+            clean_proto(proto)
+        return self.model.with_proto(proto)
+
+    def _rebuild_graph(
+        self, scope: Scope, graph: onnx.GraphProto, first: list[onnx.NodeProto], dirty: Collection[Node]
+    ) -> None:
+        """Change a graph of a copied proto, and the bodies in it, in place; these nodes come first."""
+        nodes = first + [self._make_proto(new, scope) for new in self.heads.get(scope, ())]
+        is_same = not (nodes or any(node in self.before or node in self.replaced for node in scope.nodes))
+        for node, proto in zip(scope.nodes, graph.node, strict=True):
+            nodes += [self._make_proto(new, scope) for new in self.before.get(node, ())]
+            if any(new.like is node for new in self.before.get(node, ())):
+                proto.ClearField("name")  # which the new one has: onnxruntime refuses two nodes of one name
+            if node in self.replaced:
+                nodes += [self._make_proto(new, scope) for new in self.replaced[node]]
+                continue
+            if node in dirty:
+                changed = self.inputs.get(node, {})
+                sources = [changed.get(index, value) for index, value in enumerate(node.inputs)]
+                sources += [changed[index] for index in sorted(changed) if index >= len(node.inputs)]
+                proto.input[:] = [self._name_of(source, node.scope) for source in sources]
+                for index, value in enumerate(node.outputs):
+                    if value in self.renamed:
+                        proto.output[index] = self.renamed[value]
+            nodes.append(proto)
+            pairs = zip(body_graphs(proto), node.bodies.values(), strict=True) if node.bodies else ()
+            for (_, body_graph), body in pairs:
+                self._rebuild_graph(body, body_graph, [], dirty)
+        for annotation in graph.quantization_annotation:
+            tensor = scope.find(annotation.tensor_name)
+            if tensor in self.renamed:
+                annotation.tensor_name = self.renamed[tensor]
+            for entry in annotation.quant_parameter_tensor_names:
+                parameter = scope.find(entry.value)
+                entry.value = self._name_of(parameter, scope) or entry.value
+        if not is_same:
+            replace_members(graph.node, nodes)
+
+    def _name_of(self, source: NodeInput, scope: Scope) -> str:
+        if source is None:
+            return ""
+        resolved = self.resolve(source, scope) if isinstance(source, Value) else source
+        return self.renamed.get(resolved, resolved.name) if isinstance(resolved, Value) else resolved
+
+    def _make_proto(self, new: NewNode, scope: Scope) -> onnx.NodeProto:
+        return replace(new, inputs=[self._name_of(source, scope) for source in new.inputs]).to_proto()
 
 
 # Dead code: nodes and tensors that no output needs. It is found by names in the proto, which is many times quicker than
