@@ -100,7 +100,7 @@ class Editor(Edits):
 
     def is_static(self, node: Node) -> bool:
         """Whether a node depends on constants and known dims alone, so that folding evaluates it, exactly as it is."""
-        return all(value is None or value in self._static for value in node.inputs)
+        return self._static.issuperset(node.operands)
 
     @cached_property
     def _static(self) -> set[Value]:
@@ -109,9 +109,9 @@ class Editor(Edits):
             static.update(value for value in scope.initializers if value.is_constant)
             for node in scope.nodes:
                 is_plain = not (node.domain or node.bodies or node.op_type in RANDOM)
-                is_folded = is_plain and all(value is None or value in static for value in node.inputs)
-                values = node.results
-                static.update(value for value in values if is_folded or element_numbers(self.shapes[value]) is not None)
+                is_folded = is_plain and static.issuperset(node.operands)
+                known = (value for value in node.results if element_numbers(self.shapes[value]) is not None)
+                static.update(node.results if is_folded else known)
         return static
 
     @cached_property

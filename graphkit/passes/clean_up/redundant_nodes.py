@@ -14,8 +14,9 @@ from graphkit.graph.operator_traits import RANDOM
 from graphkit.graph.roles import zero_length_outputs
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
-from graphkit.rewrite import Editor, Outcome, Pass, Rewrite, copy_proto, drop_inputs, keep_members
+from graphkit.rewrite import Editor, Outcome, Pass, Rewrite, copy_proto, keep_members
 from graphkit.rewrite.edits import live_names, remove_dead_code, without_outputs
+from graphkit.rewrite.new_interface import drop_dead_inputs
 from graphkit.shapes import Expr, is_known
 
 MAX_CONSTANT = 64 << 10  # bytes; larger inline constants are not compared
@@ -73,10 +74,8 @@ class DropUnusedInputs(Pass):
             return Outcome(model)
         if any(model.graph.values[name].consumers for name in names):  # which no output depends on either
             model = remove_dead_code(model).model
-        proto = copy_proto(model)
-        drop_inputs(proto.graph, names)
         change = f"{count_things(len(names), 'input(s) dropped')}: {family_labels(names)}"
-        return Outcome(model.with_proto(proto), (change,))
+        return Outcome(drop_dead_inputs(model), (change,))
 
 
 class DropEmptyOutputs(Pass):

@@ -34,18 +34,12 @@ def dead_after_removal(editor: Editor, gone: Iterable[Node], kept: Container[Val
     dead = set(gone)
     pending = list(dead)
     while pending:
-        for value in pending.pop().inputs:
-            node = value.producer if value is not None else None
+        for node in (value.producer for value in pending.pop().operands):
             if node is None or node in dead or editor.is_static(node):
                 continue
-            is_needed = any(
-                out in kept
-                or out in editor.new_reads
-                or out.is_output
-                or any(reader not in dead for reader, _ in out.consumers)
-                for out in node.results
-            )
-            if not is_needed:
+            is_kept = any(out in kept or out in editor.new_reads or out.is_output for out in node.results)
+            readers = {reader for out in node.results for reader, _ in out.consumers}
+            if readers <= dead and not is_kept:
                 dead.add(node)
                 pending.append(node)
     return dead
