@@ -24,6 +24,7 @@ from graphkit.ops.tensor import Dims, dims_product
 from graphkit.passes.fusion.fold_into_weights import Linear, affine_of, linear_of
 from graphkit.passes.shapes.simplify_reshape import reshape_spec
 from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeInput, NodeRewrite
+from graphkit.rewrite.edits import INITIALIZERS_SINCE
 from graphkit.rewrite.weight_arithmetic import columns_of, read_elements, round_numbers
 from graphkit.shapes import Expr, const
 from graphkit.symbolic.algebra import divide_exactly
@@ -39,7 +40,6 @@ Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
 ROLES = ("queries", "keys", "values")
 ROWS_AND_BATCH = (1, 0, 2)  # the order that swaps these two
 DOMAIN, NAME = "com.microsoft", "Attention"
-INITIALIZERS_SINCE = 4  # IR version from which raising it changes nothing
 SAYS = (
     "Self-attention of an input, whose queries, keys and values are input * weights + bias, side by side. onnxruntime "
     "has a kernel of this name; other runtimes inline the function."

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from graphkit.dtypes import FLOATS
 from graphkit.errors import ModelError
 from graphkit.graph.view import Node, Value
-from graphkit.passes.fusion.fold_into_weights import Linear, affine_of, linear_of
+from graphkit.passes.fusion.fold_into_weights import BROADCAST_BIAS_SINCE, Linear, affine_of, linear_of
 from graphkit.rewrite import ROUNDING, Editor, MatchFailure, NewNode, NodeRewrite, Rewrite, attributes_of
 from graphkit.rewrite.pattern import Op, Pattern, nodes_of
 from graphkit.rewrite.weight_arithmetic import join_weights, read_elements, round_numbers
@@ -93,7 +93,6 @@ class FusePads(NodeRewrite):
         editor.note("Pad(s) put into the pads of a Conv")
 
 
-BROADCAST_BIAS_SINCE = 7
 PRODUCT, BIAS = Op("MatMul", Pattern(), Pattern()), Pattern()
 SUM = Op("Add", PRODUCT, BIAS)
 

@@ -21,7 +21,7 @@ from onnx.defs import OpSchema
 
 from graphkit.errors import UsageError, count_things
 from graphkit.graph.operator_traits import operator_schema
-from graphkit.graph.view import all_nodes
+from graphkit.graph.view import all_nodes, domain_of
 from graphkit.model import Model
 from graphkit.passes.opset.spellings import NEWER, OLDER, Draft, fit_older_version
 from graphkit.rewrite import (
@@ -43,7 +43,6 @@ REORDERED = {"AveragePool": 19, "Gelu": 20}  # versions from which onnxruntime a
 ALWAYS = frozenset({"LayerNormalization", "SimplifiedLayerNormalization"})  # onnxruntime's own in every older version
 OPTIONAL = OpSchema.FormalParameterOption.Optional
 Formals = Sequence[OpSchema.FormalParameter]
-DEFAULT_DOMAINS = ("", "ai.onnx")
 UNKNOWN = "onnx has no {} in that opset, so that it is not known to stay the same"
 ASSERTION = re.compile(r".*Assertion .*? failed: ", re.S)  # what onnx's converter puts before what it says
 
@@ -208,9 +207,9 @@ def declare_version(proto: onnx.ModelProto, version: int) -> None:
     """Let a model, its functions included, declare its opset; the IR version rises where that needs it."""
     for imports in (proto.opset_import, *(function.opset_import for function in proto.functions)):
         for entry in imports:
-            if entry.domain in DEFAULT_DOMAINS:
+            if not domain_of(entry.domain):
                 entry.version = version
-    if not any(entry.domain in DEFAULT_DOMAINS for entry in proto.opset_import):
+    if all(domain_of(entry.domain) for entry in proto.opset_import):
         proto.opset_import.append(onnx.helper.make_opsetid("", version))
     needed = onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", version)], ignore_unknown=True)
     proto.ir_version = max(proto.ir_version, needed)
