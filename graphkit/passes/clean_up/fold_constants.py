@@ -68,7 +68,7 @@ class FoldConstants(Rewrite):
     def edit(self, editor: Editor) -> None:
         has_initializers = editor.model.proto.ir_version >= INITIALIZERS_SINCE
         constant: set[Value] = set()
-        nodes, too_large = list[Node](), dict[Node, MatchFailure]()  # which are computed for others alone
+        nodes, too_large = list[Node](), dict[Node, str]()  # which are computed for others alone
         room = MAX_RESULTS * self.limit - editor.model.growth()  # bytes, without what earlier rounds have added
         for scope in editor.scopes:
             constant.update(value for value in scope.initializers if value.is_constant)
@@ -94,7 +94,7 @@ class FoldConstants(Rewrite):
             if _needed_outputs(editor, node, gone):
                 del gone[node]
         for node in [node for node in too_large if node not in gone]:
-            editor.decline_failure(node, too_large[node])
+            editor.decline(node, too_large[node])
         targets: Targets = {node: found for node in gone if (found := _needed_outputs(editor, node, gone))}
         for node, arrays in _compute_targets(editor, targets, inside).items():
             outputs: list[NewNode] = []
@@ -116,7 +116,7 @@ class FoldConstants(Rewrite):
             return False
         return not any(value in editor.aliases for value in node.operands)
 
-    def _added_bytes(self, editor: Editor, node: Node, too_large: dict[Node, MatchFailure]) -> int:
+    def _added_bytes(self, editor: Editor, node: Node, too_large: dict[Node, str]) -> int:
         """Return how many bytes more the results of a node have than the constants that nothing else reads.
 
         What is too large, and at most as large as constants that are read, is noted, and adds nothing.
@@ -129,13 +129,13 @@ class FoldConstants(Rewrite):
         single = (len(value.consumers) == 1 and value.producer not in too_large for value in node.operands)
         freed = sum(read for read, is_single in zip(reads, single, strict=True) if is_single)
         is_too_large = size > max(self.limit, freed)
-        failure = MatchFailure(f"its constant result is larger than {self.limit:,} bytes")
+        reason = f"its constant result is larger than {self.limit:,} bytes"
         if is_too_large and (size > MAX_READ or len(too_large) >= MAX_RESULTS):
-            raise failure
+            raise MatchFailure(reason)
         if max(reads, default=0) > MAX_READ:
             raise MatchFailure
         if is_too_large:
-            too_large[node] = failure
+            too_large[node] = reason
             return 0
         return size - freed
 
