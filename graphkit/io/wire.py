@@ -1,6 +1,6 @@
 """Protobuf wire format: the fields of a message, and the messages of ONNX, in which a walk finds every fault.
 
-Sources: protobuf encoding (protobuf.dev/programming-guides/encoding), onnx/onnx.proto (field numbers).
+Sources: protobuf encoding (protobuf.dev/programming-guides/encoding), onnx/onnx.proto (its descriptors).
 """
 
 from __future__ import annotations
@@ -8,7 +8,10 @@ from __future__ import annotations
 import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, Protocol, overload
+from typing import Any, NamedTuple, Protocol, overload
+
+from google.protobuf.descriptor import FieldDescriptor
+from onnx import ModelProto
 
 
 class LazyBytes(Protocol):
@@ -106,50 +109,34 @@ def encode_bytes(field: int, content: bytes) -> bytes:
     return encode_varint(field << 3 | BYTES) + encode_varint(len(content)) + content
 
 
-# Message kind -> field number -> kind of the message in it; only the paths that lead to tensors.
-CHILDREN: dict[str, dict[int, str]] = {
-    "ModelProto": {7: "GraphProto", 20: "TrainingInfoProto", 25: "FunctionProto"},
-    "TrainingInfoProto": {1: "GraphProto", 2: "GraphProto"},
-    "GraphProto": {1: "NodeProto", 5: "TensorProto", 15: "SparseTensorProto"},
-    "FunctionProto": {7: "NodeProto", 11: "AttributeProto"},
-    "NodeProto": {5: "AttributeProto"},
-    "AttributeProto": {
-        5: "TensorProto",
-        6: "GraphProto",
-        10: "TensorProto",
-        11: "GraphProto",
-        22: "SparseTensorProto",
-        23: "SparseTensorProto",
-    },
-    "SparseTensorProto": {1: "TensorProto", 2: "TensorProto"},
-}
-# Fields that hold at most one message. Protobuf merges a second occurrence into the first, so a message
-# with two of them is copied unchanged.
-SINGULAR = {"ModelProto": {7}, "TrainingInfoProto": {1, 2}, "AttributeProto": {5, 6, 22}, "SparseTensorProto": {1, 2}}
-# Where else messages are nested (types, shapes, key-value entries): walked by `validate` only.
-PLAIN_CHILDREN: dict[str, dict[int, str]] = {
-    "ModelProto": {8: "Opset", 14: "Entry", 26: "Device"},
-    "TrainingInfoProto": {3: "Entry", 4: "Entry"},
-    "GraphProto": {11: "ValueInfo", 12: "ValueInfo", 13: "ValueInfo", 14: "Annotation", 16: "Entry"},
-    "FunctionProto": {9: "Opset", 12: "ValueInfo", 14: "Entry"},
-    "NodeProto": {9: "Entry", 10: "NodeDevice"},
-    "AttributeProto": {14: "Type", 15: "Type"},
-    "TensorProto": {3: "Segment", 13: "Entry", 16: "Entry"},
-    "Annotation": {2: "Entry"},
-    "NodeDevice": {2: "Sharding"},
-    "ValueInfo": {2: "Type", 4: "Entry"},
-    "Type": {1: "TensorType", 4: "ElementType", 5: "MapType", 7: "OpaqueType", 8: "TensorType", 9: "ElementType"},
-    "TensorType": {2: "Shape"},
-    "ElementType": {1: "Type"},
-    "MapType": {2: "Type"},
-    "Shape": {1: "Dimension"},
-}
-# Numbers that may lie packed in one length-delimited field: bytes of one, 0 for varints.
-PACKED: dict[str, dict[int, int]] = {
-    "AttributeProto": {7: 4, 8: 0},
-    "SparseTensorProto": {3: 0},
-    "TensorProto": {1: 0, 4: 4, 5: 0, 7: 0, 10: 8, 11: 0},
-}
+# By message kind, as onnx.proto describes them: field number -> kind of the message in it; the fields that hold at most
+# one value; numbers that may lie packed in one length-delimited field -> bytes of one, 0 for varints.
+INNER: dict[str, dict[int, str]] = {}
+SINGULAR: dict[str, set[int]] = {}
+PACKED: dict[str, dict[int, int]] = {}
+WIDTHS = {FieldDescriptor.CPPTYPE_FLOAT: 4, FieldDescriptor.CPPTYPE_DOUBLE: 8}
+
+
+def _note_fields(kind: Any) -> None:
+    """Note the fields of a kind of message, and of all kinds inside it."""
+    inner = INNER[kind.name] = dict[int, str]()
+    single, packed = SINGULAR[kind.name], PACKED[kind.name] = set[int](), dict[int, int]()
+    for field in kind.fields:
+        if field.has_presence:
+            single.add(field.number)
+        if field.message_type is not None:
+            inner[field.number] = field.message_type.name
+            if field.message_type.name not in INNER:
+                _note_fields(field.message_type)
+        elif not field.has_presence and field.cpp_type != FieldDescriptor.CPPTYPE_STRING:
+            packed[field.number] = WIDTHS.get(field.cpp_type, 0)
+
+
+_note_fields(ModelProto.DESCRIPTOR)
+HOLDERS = {"TensorProto"}  # and the kinds that lead to it
+while found := {kind for kind, inner in INNER.items() if not HOLDERS.isdisjoint(inner.values())} - HOLDERS:
+    HOLDERS |= found
+CHILDREN = {kind: {number: child for number, child in INNER[kind].items() if child in HOLDERS} for kind in HOLDERS}
 
 
 def validate_model_bytes(data: Buffer) -> None:
@@ -160,8 +147,7 @@ def validate_model_bytes(data: Buffer) -> None:
 def _validate_message(data: Buffer, kind: str, begin: int, end: int, depth: int) -> None:
     if depth > MAX_DEPTH:
         raise Fault(begin, TOO_DEEP)
-    children = {**CHILDREN.get(kind, {}), **PLAIN_CHILDREN.get(kind, {})}
-    packed = PACKED.get(kind, {})
+    children, packed = INNER[kind], PACKED[kind]
     for start, field, wire_type, value, stop in walk_fields(data, begin, end):
         if wire_type == BYTES and field in children:
             _validate_message(data, children[field], value, stop, depth + 1)
@@ -216,7 +202,7 @@ class Copier(ABC):
         """Return the copy of the message at begin..end, in pieces."""
         if depth > MAX_DEPTH:
             raise Fault(begin, TOO_DEEP)
-        children, singular = CHILDREN[kind], SINGULAR.get(kind, ())
+        children, singular = CHILDREN[kind], SINGULAR[kind]
         data, smallest = self.data, self.smallest
         pieces: list[Piece] = []
         copied = begin  # everything before this is in `pieces`
@@ -237,7 +223,7 @@ class Copier(ABC):
             pieces.append(encode_varint(field << 3 | BYTES) + encode_varint(sum(map(len, copy))))
             pieces += copy
             copied = stop
-        if len(singles) != len(set(singles)):
+        if len(singles) != len(set(singles)):  # protobuf merges a second one into the first
             while len(self.references) > references_before:
                 self.references.popitem()  # the newest first
             return [self.view[begin:end]]
