@@ -15,6 +15,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from queue import SimpleQueue
 
+import msgspec
 from google.protobuf.message import EncodeError
 
 from graphkit.fleet.survey import PartWriter, RowParts
@@ -47,7 +48,7 @@ class TaskProcess:
             self._worker, self._done = Worker(PROCESS), 0
         worker = self._worker
         try:
-            request = {"task": task.plain(), "memory": self._memory, "folder": self._folder}
+            request = {"task": msgspec.to_builtins(task), "memory": self._memory, "folder": self._folder}
             answer = worker.ask(request, self._limits.time(0))
         except DiedError as error:
             self.close()
@@ -85,7 +86,7 @@ def _reply_to_task(row_of: Callable[[SurveyTask], Row], floor: int, request: Mes
     if request["folder"]:
         with contextlib.suppress(OSError):  # where it is not there, the files below it are not either
             os.chdir(request["folder"])
-    task = SurveyTask.of(request["task"])
+    task = msgspec.convert(request["task"], SurveyTask)
     limit_memory(allocated_bytes() + ROOM + request["memory"])  # what others left behind is not this model's
     try:
         row = dict(row_of(task))

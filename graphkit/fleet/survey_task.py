@@ -10,9 +10,8 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from graphkit import __version__
 from graphkit.analysis.findings import KIND_NAMES
@@ -76,16 +75,6 @@ class SurveyTask:
     def name(self) -> str:
         """The model as its row and messages name it."""
         return row_name(self.path)
-
-    def plain(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
-        return asdict(self)
-
-    @classmethod
-    def of(cls, plain: Mapping[str, Any]) -> SurveyTask:
-        """Return the task that `plain` gave."""
-        options = {**plain["options"], "targets": tuple(plain["options"]["targets"])}
-        return cls(plain["path"], plain["revision"], RowOptions(**options))
 
 
 def table_columns(targets: Iterable[str]) -> dict[str, type]:

@@ -7,6 +7,8 @@ import signal
 import time
 from pathlib import Path
 
+import msgspec
+
 from graphkit.fleet.survey_task import SurveyTask, failed_row
 from graphkit.runtime.worker import Message, serve_requests
 
@@ -30,4 +32,7 @@ def reply(request: Message) -> Message:
     if path.startswith("large"):
         return {}
     left = int(path.removeprefix("leaves")) if path.startswith("leaves") else 0
-    return {"row": dict(failed_row(SurveyTask.of(request["task"]), f"pid {os.getpid()}", 0.0)), "left": left}
+    return {
+        "row": dict(failed_row(msgspec.convert(request["task"], SurveyTask), f"pid {os.getpid()}", 0.0)),
+        "left": left,
+    }

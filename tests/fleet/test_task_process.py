@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import onnx
 import pytest
 from builders import proto_of
@@ -16,6 +17,7 @@ from graphkit.fleet.survey_task import Row, SurveyTask, failed_row
 from graphkit.progress import Limits
 
 LIMITS = Limits(seconds=5.0, memory=1 << 30)
+TASK = msgspec.to_builtins(SurveyTask("m.onnx"))  # as a process is told
 
 
 @pytest.fixture
@@ -89,7 +91,7 @@ def test_what_others_left_behind_is_not_the_memory_of_a_model(monkeypatch: pytes
     limits: list[int] = []
     monkeypatch.setattr(local_pool, "limit_memory", limits.append)
     monkeypatch.setattr(local_pool, "allocated_bytes", lambda: 700)
-    request = {"task": SurveyTask("m.onnx").plain(), "memory": 1000, "folder": ""}
+    request = {"task": TASK, "memory": 1000, "folder": ""}
     answer = local_pool._reply_to_task(lambda task: failed_row(task, "it is broken", 0.0), 200, request)
     assert limits == [700 + local_pool.ROOM + 1000]
     assert answer["left"] == 500
@@ -102,7 +104,7 @@ def test_memory_that_runs_out_says_so_in_two_ways(of: type[Exception], monkeypat
     def row_of(_: SurveyTask) -> Row:
         raise of
 
-    assert local_pool._reply_to_task(row_of, 0, {"task": SurveyTask("m.onnx").plain(), "memory": 1, "folder": ""}) == {}
+    assert local_pool._reply_to_task(row_of, 0, {"task": TASK, "memory": 1, "folder": ""}) == {}
 
 
 @pytest.mark.cases("27262976")
