@@ -9,7 +9,6 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from html import escape
-from html import escape as html_escape
 from importlib.resources import files
 from itertools import count
 from statistics import fmean
@@ -64,7 +63,7 @@ def html_fragment(result: Document) -> str:
 
 def escape_html(text: str) -> str:
     """Return text that HTML shows as it is."""
-    return html_escape(printable(text))
+    return escape(printable(text))
 
 
 def prose_html(text: str) -> str:
@@ -111,8 +110,8 @@ def _table_html(block: Table) -> str:
         cells = []
         for at, column, kind in zip(shown, columns, classes, strict=True):
             cell = row[at]
-            content = _formula_html(cell) if isinstance(cell, Formula) else html_escape(cell_text(cell))
-            content = f'<a href="{html_escape(cell.address)}">{content}</a>' if isinstance(cell, Link) else content
+            content = _formula_html(cell) if isinstance(cell, Formula) else escape(cell_text(cell))
+            content = f'<a href="{escape(cell.address)}">{content}</a>' if isinstance(cell, Link) else content
             kind = kind or (' class="long"' if column.kind != "code" and len(content) > LONG else "")
             cells.append(f"<td{kind}>{f'<code>{content}</code>' if column.kind == 'code' else content}</td>")
         tone = ' class="warning"' if number in block.marked else ""
