@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any
 
@@ -37,9 +38,10 @@ def answer_lines(start: Callable[[], Ask]) -> None:
             _flush_line()
             log.seek(0)
             log.truncate()
-            question = json.loads(line)
+            question, begin = json.loads(line), time.monotonic()
             answer = ask(question["path"], lambda: _read_log(log), question)
-            out.write(f"{json.dumps(answer | {'number': question['number']})}\n")
+            answer |= {"number": question["number"], "seconds": round(time.monotonic() - begin, 3)}
+            out.write(f"{json.dumps(answer)}\n")
             out.flush()
     os._exit(0)  # some compilers crash where they are unloaded
 

@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,17 +65,15 @@ def start(accelerators: Sequence[str]) -> Any:
     importlib.import_module("onnx2tf")
 
     def ask(path: str, *_: Any) -> dict[str, Any]:
-        begin, answer = time.monotonic(), dict[str, Any](error="", nodes=[], partitions=0, cpu_partitions=0, files={})
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             try:
                 content, layers = quantise_model(path, folder)
                 (folder / "int8.tflite").write_bytes(content)
-                answer |= placement(operators(content), layers, programs, folder, accelerators)
+                return placement(operators(content), layers, programs, folder, accelerators)
             except Exception as error:  # whatever a converter raises
                 said = ERROR.findall(str(error)) or [str(error).strip() or repr(error)]
-                answer["error"] = f"{type(error).__name__}: {said[0]}"[:2000]
-        return answer | {"seconds": round(time.monotonic() - begin, 3)}
+                return {"error": f"{type(error).__name__}: {said[0]}"[:2000]}
 
     return ask
 
