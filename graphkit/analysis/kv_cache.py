@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
@@ -208,25 +208,23 @@ def kv_cache(model: ModelLike, context: int = DEFAULT_CONTEXT) -> KVCache:
     """
     model = as_model(model)
     roles = model.roles
-    entries = roles.cache
-    layouts = [cache_layout(*_types_of(entry), entry) for entry in entries]
-    growing = [(entry, layout) for entry, layout in zip(entries, layouts, strict=True) if not roles.is_cross(entry)]
-    cross = [layout for entry, layout in zip(entries, layouts, strict=True) if roles.is_cross(entry)]
-    per_token = _add_bytes([layout for _, layout in growing])
-    main = next((layout for _, layout in growing if layout.axis is not None), layouts[0] if layouts else None)
-    declared = next((each for entry in entries for each in _types_of(entry) if each), None)
-    types = ((next(filter(None, _types_of(entry)), None), layout.axis) for entry, layout in growing)
+    layouts = {entry: cache_layout(*_types_of(entry), entry) for entry in roles.cache}
+    growing = {entry: layout for entry, layout in layouts.items() if not roles.is_cross(entry)}
+    per_token = _add_bytes(growing.values())
+    main = next((each for each in growing.values() if each.axis is not None), next(iter(layouts.values()), None))
+    declared = next((each for entry in layouts for each in _types_of(entry) if each), None)
+    types = ((next(filter(None, _types_of(entry)), None), layout.axis) for entry, layout in growing.items())
     lengths = (known.dims[axis] for known, axis in types if known and known.dims and axis is not None)
     most = table_positions(model)
     contexts = dict.fromkeys(n if most is None else min(n, most) for n in (context, 4 * context))
     found = find_windows(model) if per_token else {}
     windows = list[SlidingWindow]()
     for tokens in sorted(set(found.values())):
-        inside = [(entry, layout) for entry, layout in growing if found.get(entry) == tokens]
-        layers = {entry.slot.index[:1] or entry for entry, _ in inside}
-        windows.append(SlidingWindow(tokens, len(layers), _add_bytes([layout for _, layout in inside]) or 0))
+        inside = {entry: layout for entry, layout in growing.items() if found.get(entry) == tokens}
+        layers = {entry.slot.index[:1] or entry for entry in inside}
+        windows.append(SlidingWindow(tokens, len(layers), _add_bytes(inside.values()) or 0))
     kept = {**found, **cut_caches(model)} if windows else {}
-    sizes = [(kept[entry], layout.bytes_per_token or 0) for entry, layout in growing if entry in kept]
+    sizes = [(kept[entry], layout.bytes_per_token or 0) for entry, layout in growing.items() if entry in kept]
 
     def unused_bytes(n: int) -> int:
         """Return the bytes of tokens before the windows, of so many tokens."""
@@ -244,13 +242,13 @@ def kv_cache(model: ModelLike, context: int = DEFAULT_CONTEXT) -> KVCache:
         layout=declared.dims if declared else None,
         feeds=tuple(Feed(*_pair_labels(pairs), tuple(pairs), rule) for (_, _, rule), pairs in families.items()),
         bytes_per_token=per_token,
-        bytes_per_encoder_token=_add_bytes(cross),
-        fixed_bytes=sum(layout.fixed_bytes or 0 for layout in layouts),
+        bytes_per_encoder_token=_add_bytes(layout for entry, layout in layouts.items() if entry not in growing),
+        fixed_bytes=sum(layout.fixed_bytes or 0 for layout in layouts.values()),
         memory=tuple(Memory(n, n * per_token, n * per_token - unused_bytes(n)) for n in contexts) if per_token else (),
         warnings=tuple(_cache_warnings(roles)),
         states=tuple(_state_feeds(roles)),
         length=next((dim for dim in lengths if isinstance(dim, str)), ""),
-        positions=most if entries else None,
+        positions=most if layouts else None,
         windows=tuple(windows),
     )
 
@@ -268,17 +266,17 @@ def _types_of(entry: CacheEntry) -> tuple[TensorType | None, TensorType | None]:
     return past, present
 
 
-def _add_bytes(layouts: Sequence[Layout]) -> int | None:
+def _add_bytes(layouts: Iterable[Layout]) -> int | None:
     sizes = [layout.bytes_per_token for layout in layouts]
     return None if None in sizes else sum(size for size in sizes if size is not None)
 
 
-def _count_layers(self_attention: Sequence[tuple[CacheEntry, Layout]]) -> int | None:
-    indices = {entry.slot.index[0] for entry, _ in self_attention if entry.slot.index}
+def _count_layers(self_attention: Mapping[CacheEntry, Layout]) -> int | None:
+    indices = {entry.slot.index[0] for entry in self_attention if entry.slot.index}
     if not indices:
-        return max((layout.layers for _, layout in self_attention), default=None)
-    kinds = {entry.slot.kind for entry, _ in self_attention}
-    values = (value for entry, _ in self_attention for value in (entry.past, entry.present) if value is not None)
+        return max((layout.layers for layout in self_attention.values()), default=None)
+    kinds = {entry.slot.kind for entry in self_attention}
+    values = (value for entry in self_attention for value in (entry.past, entry.present) if value is not None)
     if kinds == {"both"} and all(declared_rank(value) in (None, 4) for value in values):
         return None  # keys and values are not told apart: one tensor a layer, or two
     return len(indices)

@@ -293,9 +293,7 @@ class _Run:
 
     def _buffer_of(self, output: Output, position: int, there: _Buffers) -> Value | None:
         """Return the buffer that an output lies in: itself, that of an input, or None for one of the caller's."""
-        if output.source is None:
-            return output.value if output.kind != VIEW else None
-        root = there.roots.get(output.source)
+        root = None if output.source is None else there.roots.get(output.source)
         if output.kind == VIEW:
             return root
         is_free = root is not None and root not in there.last and there.needed[root] <= position

@@ -443,10 +443,8 @@ class _Sets:
         return sets
 
     def reason(self, node: Node) -> str:
-        for value in node.results:
-            if not self._numbers([value]) & self.everything:
-                return shape_meaning(value, self.shapes)[1] or "its elements are not followed"
-        return "an output of the graph is computed from it"
+        value = next(value for value in node.results if not self._numbers([value]) & self.everything)
+        return shape_meaning(value, self.shapes)[1] or "its elements are not followed"
 
     def freezes(self, tables: Counter[int]) -> list[Freeze]:
         """Return the sets to show: of the larger ones, those that remove nodes that no part of them removes."""
