@@ -34,10 +34,10 @@ from graphkit.analysis.model_fit import first_states
 from graphkit.deploy.bundle_methods import MethodModel, fold_changes, kept_in_slots, method_name
 from graphkit.deploy.export_inputs import drop_idle_inputs, pad_states, share_dim_names
 from graphkit.deploy.export_pipeline import has_fixed_prompt
-from graphkit.errors import TargetError, UsageError
+from graphkit.errors import UsageError
 from graphkit.graph.roles import declared_rank, dim_at
 from graphkit.io.byte_source import shown_path
-from graphkit.io.toml import convert_toml, read_toml
+from graphkit.io.toml import convert_toml, read_toml, toml_error
 from graphkit.model import Model, load
 from graphkit.options import Update
 from graphkit.passes.state.join_encoder import chain_models
@@ -91,10 +91,10 @@ def read_description(path: Path) -> tuple[Chain, ...]:
 def _read_method(path: Path, at: str, row: _Method, states: Sequence[_State]) -> Chain:
     if not row.name.isidentifier():
         problem = f"{row.name[:40]!r} is no name"
-        raise _description_error(path, f"{at}.name", problem, "write letters, digits and underscores")
+        raise toml_error(path, f"{at}.name", problem, "write letters, digits and underscores")
     if row.name.lower() in GENERATED:
         problem = f"'{row.name}' is a method that every bundle has"
-        raise _description_error(path, f"{at}.name", problem, "name it anew")
+        raise toml_error(path, f"{at}.name", problem, "name it anew")
     for file in row.models:
         _check_file_name(path, f"{at}.models", file)
     return Chain(
@@ -109,13 +109,9 @@ def _read_method(path: Path, at: str, row: _Method, states: Sequence[_State]) ->
     )
 
 
-def _description_error(path: Path, key: str, problem: str, hint: str) -> TargetError:
-    return TargetError(problem, file=shown_path(path), key=key, hint=hint)
-
-
 def _check_file_name(path: Path, key: str, file: str) -> None:
     if Path(file).name != file:
-        raise _description_error(path, key, f"{file[:40]!r} is not in the folder of the bundle.toml", "put it there")
+        raise toml_error(path, key, f"{file[:40]!r} is not in the folder of the bundle.toml", "put it there")
 
 
 def described_methods(described: tuple[Chain, ...], slots: int, update: Update) -> tuple[MethodModel, ...]:
@@ -174,7 +170,7 @@ def method_chains(path: Path) -> tuple[tuple[Chain, ...], Initial]:
                 values[state.name] = np.asarray(np.load(description.parent / initial, allow_pickle=False))
             except (OSError, ValueError, EOFError) as error:
                 problem = f"{initial[:40]!r} cannot be read: {error!s:.200}"
-                raise _description_error(description, key, problem, "write it with numpy.save") from error
+                raise toml_error(description, key, problem, "write it with numpy.save") from error
         elif initial is not None:
             values[state.name] = np.asarray(initial)
     return chains, values

@@ -47,7 +47,12 @@ def convert_toml(path: Path, plain: object, kind: type[T]) -> T:
         return msgspec.convert(plain, kind)
     except msgspec.ValidationError as error:
         key, problem = locate_problem(error, plain, kind)
-        raise TargetError(problem, file=shown_path(path), key=key, hint="correct it") from error
+        raise toml_error(path, key, problem, "correct it") from error
+
+
+def toml_error(path: Path, key: str, problem: str, hint: str) -> TargetError:
+    """Return the error of a key in a TOML file."""
+    return TargetError(problem, file=shown_path(path), key=key, hint=hint)
 
 
 def locate_problem(error: Exception, plain: object, kind: Any) -> tuple[str, str]:

@@ -22,9 +22,8 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from graphkit.dtypes import dtype_name
-from graphkit.errors import TargetError, UsageError, did_you_mean
-from graphkit.io.byte_source import shown_path
-from graphkit.io.toml import convert_toml, read_toml
+from graphkit.errors import UsageError, did_you_mean
+from graphkit.io.toml import convert_toml, read_toml, toml_error
 
 __all__ = [
     "ANYTHING", "NAMES", "Atom", "Condition", "Fact", "Facts", "Limit", "Observation", "Source", "Spelling", "Target",
@@ -429,10 +428,6 @@ def _read_target(path: Path) -> Target:
     return target
 
 
-def _target_error(path: Path, key: str, problem: str, hint: str) -> TargetError:
-    return TargetError(problem, file=shown_path(path), key=key, hint=hint)
-
-
 def _rows_of(table: Mapping[str, Any], name: str) -> list[Any]:
     rows = table.get(name)
     return rows if isinstance(rows, list) else []
@@ -451,7 +446,7 @@ def _name_sources(path: Path, plain: dict[str, Any], tables: Mapping[str, list[A
             key = row.get("source") if isinstance(row, dict) else None
             if isinstance(key, str) and key not in sources:
                 hint = f"write one of {', '.join(sources)}"
-                raise _target_error(path, f"{table}.source", f"'{key:.40}' is no source", hint)
+                raise toml_error(path, f"{table}.source", f"'{key:.40}' is no source", hint)
             if isinstance(key, str):
                 row["source"] = sources[key]
 
@@ -461,10 +456,10 @@ def _join_targets(path: Path, file: _Together) -> Target:
     for name in file.together:
         if name not in NAMES or name == file.name:
             hint = f"write some of {', '.join(NAMES)}"
-            raise _target_error(path, "together", f"'{name:.40}' is no other target", hint)
+            raise toml_error(path, "together", f"'{name:.40}' is no other target", hint)
     others = tuple(map(_built_in, file.together))
     if joint := [member.name for member in others if member.others]:
-        raise _target_error(path, "together", f"'{joint[0]}' is made of others itself", "name these")
+        raise toml_error(path, "together", f"'{joint[0]}' is made of others itself", "name these")
 
     def name_source(target: Target, source: Source) -> Source:
         return replace(source, key=f"{target.name}: {source.key}")
@@ -486,16 +481,16 @@ def _check_facts(path: Path, kind: str, facts: Facts) -> None:
         met.update(fact.names)
         if twice := [name for name in fact.names if met[name] > 1]:
             problem = f"'{twice[0]:.40}' has a fact already"
-            raise _target_error(path, f"{at}.names", problem, "say one thing of each name")
+            raise toml_error(path, f"{at}.names", problem, "say one thing of each name")
         _check_names(path, f"{at}.names", fact.names, kind)
         for each in (fact.condition, *fact.alternatives):
             dtypes = [dtype for some in each.dtypes_of.values() for dtype in some]
             _check_names(path, f"{at}.where", (*each.dtypes, *each.output_dtypes, *dtypes), "dtypes")
         if fact.condition != ANYTHING and (kind != "operators" or fact.verdict != "allowed"):
             problem, hint = "only an operator that is allowed has a condition", 'take it out, or write is = "allowed"'
-            raise _target_error(path, f"{at}.where", problem, hint)
+            raise toml_error(path, f"{at}.where", problem, hint)
     if facts.otherwise != "unknown" and facts.source is None:
-        raise _target_error(path, f"{kind}.source", "it is missing", "name who says the rest")
+        raise toml_error(path, f"{kind}.source", "it is missing", "name who says the rest")
 
 
 def _check_names(path: Path, key: str, names: Collection[str], kind: str) -> None:
@@ -507,7 +502,7 @@ def _check_names(path: Path, key: str, names: Collection[str], kind: str) -> Non
             problem, hint = f"'{name:.40}' is no dtype of ONNX", "write such as float32 or int64"
         else:
             continue
-        raise _target_error(path, key, problem, hint)
+        raise toml_error(path, key, problem, hint)
 
 
 @cache
