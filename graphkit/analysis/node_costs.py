@@ -150,10 +150,9 @@ NO_MACS: Mapping[Measure, Amount] = {"macs": NOTHING}
 
 def sum_amounts(amounts: Iterable[Amount]) -> Amount:
     """Return a sum."""
-    terms: dict[Monomial, int] = {}
+    terms = Counter[Monomial]()
     for amount in amounts:
-        for monomial, factor in amount.terms.items():
-            terms[monomial] = terms.get(monomial, 0) + factor
+        terms.update(amount.terms)
     return Amount({monomial: factor for monomial, factor in terms.items() if factor})
 
 

@@ -10,6 +10,7 @@ from msgspec import Struct, structs
 from onnx.defs import get_all_schemas
 
 from graphkit.dtypes import BITS, dtype_name
+from graphkit.graph.names import group_pairs
 from graphkit.render.document_blocks import Block, Prose, table, table_of
 from graphkit.render.result import Result
 from graphkit.targets import ANYTHING, NAMES, Facts, Limit, Target, joint_verdict, load_target, tflite_spellings
@@ -157,10 +158,9 @@ def _joint_facts(target: Target) -> Iterator[FactRow]:
             lambda part, name: getattr(part.dtype(name), "verdict", "unknown"),
         ),
     ):
-        groups: dict[tuple[str, ...], list[str]] = {}
-        for name in names:
-            refusing = tuple(part.name for part in target.others if answer(part, name) == "refused")
-            groups.setdefault(refusing, []).append(name)
+        groups = group_pairs(
+            (tuple(part.name for part in target.others if answer(part, name) == "refused"), name) for name in names
+        )
         for refusing, members in sorted(groups.items()):
             if refusing:
                 yield FactRow(of, "refused", tuple(members), f"by {', '.join(refusing)}")

@@ -17,6 +17,7 @@ from graphkit.analysis.node_placement import number_nodes
 from graphkit.analysis.target_lint import observe_node
 from graphkit.dtypes import dtype_name
 from graphkit.errors import UsageError, count_things, did_you_mean
+from graphkit.graph.names import group_pairs
 from graphkit.judges import Answer, Judge, ask_judge, find_judge
 from graphkit.judges.cases import (
     DTYPES,
@@ -201,9 +202,7 @@ def _reads_symbols(of: Observation) -> bool:
 
 
 def _operator_lines(observations: Sequence[Observation]) -> Iterator[str]:
-    by_op: dict[str, list[Observation]] = defaultdict(list)
-    for each in observations:
-        by_op[each.op].append(each)
+    by_op = group_pairs((each.op, each) for each in observations)
     groups: dict[str, list[str]] = defaultdict(list)
     for op in sorted(by_op, key=str.lower):
         if (fact := fit_fact(by_op[op])) is not None:
