@@ -385,6 +385,14 @@ def body_graphs(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
             yield f"{attribute.name}[{number}]", graph
 
 
+def graphs_with_scopes(graph: onnx.GraphProto, scope: Scope) -> Iterator[tuple[onnx.GraphProto, Scope]]:
+    """Yield a graph and its bodies, copies perhaps, with the scopes that they have in the view of the original."""
+    yield graph, scope
+    for proto, node in zip(graph.node, scope.nodes, strict=True):
+        for (_, body), inner in zip(body_graphs(proto), node.bodies.values(), strict=True):
+            yield from graphs_with_scopes(body, inner)
+
+
 def with_bodies(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
     """Yield nodes and those in their bodies."""
     for node in nodes:

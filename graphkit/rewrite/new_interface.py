@@ -12,7 +12,7 @@ from onnx import helper
 
 from graphkit.graph.names import find_value, free_name, names_in
 from graphkit.graph.new_nodes import NewNode
-from graphkit.graph.view import Scope, Value, body_graphs
+from graphkit.graph.view import Scope, Value, graphs_with_scopes
 from graphkit.model import Model
 from graphkit.rewrite.base import copy_proto, drop_inputs, keep_members, replace_members
 from graphkit.rewrite.edits import live_names, remove_dead_code
@@ -39,14 +39,6 @@ def with_symbols(model: Model, symbols: Mapping[str, Expr]) -> Model:
             if declared.symbols & symbols.keys():
                 declare_dim(dim, declared.substitute(symbols))
     return model.with_proto(proto)
-
-
-def graphs_with_scopes(graph: onnx.GraphProto, scope: Scope) -> Iterator[tuple[onnx.GraphProto, Scope]]:
-    """Yield a graph and its bodies, copies perhaps, with the scopes that they have in the view of the original."""
-    yield graph, scope
-    for proto, node in zip(graph.node, scope.nodes, strict=True):
-        for (_, body), inner in zip(body_graphs(proto), node.bodies.values(), strict=True):
-            yield from graphs_with_scopes(body, inner)
 
 
 def declared_dims_in(infos: Iterable[onnx.ValueInfoProto]) -> Iterator[onnx.TensorShapeProto.Dimension]:

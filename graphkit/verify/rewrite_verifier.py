@@ -39,7 +39,6 @@ from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteProofOptions
 from graphkit.progress import Progress, portion_of, with_share
 from graphkit.rewrite.base import copy_proto
-from graphkit.rewrite.new_interface import with_exposed, with_names
 from graphkit.runtime.session import RunError, Runner, as_provider, check_files, is_timeout
 from graphkit.shapes import AS_DECLARED, DimSpec, declarations, infer, is_known
 from graphkit.shapes.constraints.dim_equalities import RANK_OF, fed_inputs, fixed_by, solve_dims
@@ -156,6 +155,8 @@ def verify_extract(
         >>> graphkit.verify.verify_extract(model, part).passed
         True
     """
+    from graphkit.rewrite.new_interface import with_exposed
+
     with run_isolated(options.limits):
         before, after = _load_source(original), _load_source(extracted)
         cuts = tuple(name for name in fed_inputs(after) if name not in fed_inputs(before))
@@ -196,7 +197,10 @@ class RewriteVerifier:
     ) -> None:
         (before, after), (source, target) = models, sources
         names = {new: old for old, new in options.names}
-        after = with_names(after, names) if names else after
+        if names:
+            from graphkit.rewrite.new_interface import with_names  # which few proofs need
+
+            after = with_names(after, names)
         seeded = _with_seeds(before, after) if part is None else None
         if seeded is not None:
             before, after = source, target = seeded

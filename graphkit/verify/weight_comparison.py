@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
-import onnx
 from msgspec import Struct
 from msgspec.structs import replace
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
@@ -20,7 +19,7 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 from graphkit.dtypes import BITS, dtype_name
 from graphkit.errors import count_things
 from graphkit.graph.names import group_pairs
-from graphkit.graph.view import Scope, Value, all_nodes, all_scopes, walk_breadth_first
+from graphkit.graph.view import Scope, Value, all_nodes, all_scopes, graphs_with_scopes, walk_breadth_first
 from graphkit.io.tensors import element_count
 from graphkit.matching.value_numbering import ConstantNumbers, first_difference
 from graphkit.model import Model
@@ -255,7 +254,7 @@ def _mend_weights(model: Model, wrong: Sequence[WrongPart]) -> Model:
     proto = copy_proto(model)
     weights = {fault.name: fault.right for fault in wrong if isinstance(fault, WrongWeight)}
     numbers = {(fault.node, fault.name): fault.right for fault in wrong if isinstance(fault, WrongAttribute)}
-    for graph in _inner_graphs(proto.graph):
+    for graph, _ in graphs_with_scopes(proto.graph, model.graph):
         for tensor in graph.initializer:
             if tensor.name in weights:
                 tensor.CopyFrom(numpy_helper.from_array(weights[tensor.name], tensor.name))
@@ -266,9 +265,3 @@ def _mend_weights(model: Model, wrong: Sequence[WrongPart]) -> Model:
                 elif node.op_type == "Constant" and attribute.name == "value" and node.output[0] in weights:
                     attribute.t.CopyFrom(numpy_helper.from_array(weights[node.output[0]]))
     return model.with_proto(proto)
-
-
-def _inner_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for attribute in (attribute for node in graph.node for attribute in node.attribute if attribute.HasField("g")):
-        yield from _inner_graphs(attribute.g)

@@ -32,7 +32,6 @@ from graphkit.rewrite.base import ROUNDING, Declined, Outcome, PassChange, chang
 from graphkit.runtime.session import check_files
 from graphkit.save import check_targets, resolve_placement, save_models, unused_text
 from graphkit.shapes import DimSpec, declarations
-from graphkit.shapes.constraints.failing_sizes import check_sizes
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.verify.rewrite_proof import RewriteProof, proof_blocks, proof_outcome
 from graphkit.workflows.file_proof import FileReport, FileRewrite, SplitFile, copied_text
@@ -151,6 +150,8 @@ class FoldedFile(Struct, frozen=True):
         with time_limit(f"{model.label}: folding", options.limits.seconds):
             declared = declarations(model).model
             if sizes := Inputs(declared, options.spec).numbers:
+                from graphkit.shapes.constraints.failing_sizes import check_sizes  # which sizes that are asked for need
+
                 check_sizes(declared, options.spec, sizes)
             outcome = fold(model, options.spec, options)
             return cls(rewrite, outcome, *with_shapes(outcome.model))

@@ -9,12 +9,12 @@ from graphkit.errors import UsageError, did_you_mean
 from graphkit.graph.declared_types import declared_dims
 from graphkit.graph.names import find_value
 from graphkit.graph.roles import Axis
-from graphkit.graph.view import Scope, Value
+from graphkit.graph.view import Scope, Value, graphs_with_scopes
 from graphkit.model import Model
 from graphkit.passes.shapes.declare_shapes import InferOutputShapes
 from graphkit.rewrite import Outcome, Pass, copy_proto
 from graphkit.rewrite.base import Renames
-from graphkit.rewrite.new_interface import declared_dims_in, graphs_with_scopes, with_symbols, with_value_names
+from graphkit.rewrite.new_interface import declared_dims_in, with_symbols, with_value_names
 from graphkit.shapes import Expr, infer, lower, parse, symbol, upper
 from graphkit.shapes.constraints.dim_equalities import equal_symbols, needed_size, sizes_beside
 from graphkit.shapes.input_dims import declare_dim, declared_inputs, input_dims, read_dim

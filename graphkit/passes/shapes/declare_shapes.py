@@ -20,14 +20,12 @@ from graphkit.errors import count_things
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.new_nodes import make_reshape
 from graphkit.graph.roles import count_captured_values
-from graphkit.graph.view import Node, Scope, Value
+from graphkit.graph.view import Node, Scope, Value, graphs_with_scopes
 from graphkit.model import Model
 from graphkit.ops.tensor import Tensor
 from graphkit.rewrite import Declined, Editor, NewNode, Outcome, Pass, Premise, copy_proto
-from graphkit.rewrite.new_interface import graphs_with_scopes
 from graphkit.shapes import Expr, Shapes, declarations, infer, is_known, symbol
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
-from graphkit.shapes.constraints.failing_sizes import check_sizes, impossible_sizes_error
 from graphkit.shapes.graph_inputs import DimSpec, Inputs, InputShapes, SymbolRanges, SymbolSizes
 from graphkit.shapes.input_dims import DeclaredInputs, claimed_inputs, declare_dim, declared_inputs, read_dim
 
@@ -363,6 +361,8 @@ class SetDims(Pass):
     inputs: InputShapes = ()
 
     def run(self, model: Model) -> Outcome:
+        from graphkit.shapes.constraints.failing_sizes import check_sizes, impossible_sizes_error  # no fold needs them
+
         model.check_soundness()
         base = declarations(model).model
         spec = self.premise().spec
