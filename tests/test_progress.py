@@ -12,7 +12,7 @@ import graphkit
 from graphkit.deploy.make_bundle import BundleOptions, bundle_folder
 from graphkit.options import LowerOptions
 from graphkit.progress import portion_of, share_of, with_share
-from graphkit.verify.candidate_sessions import tell_each
+from graphkit.verify.proof_engine import tell_each
 
 
 def shares_of(work: Callable[[Callable[[str], None]], object]) -> list[float]:

@@ -18,12 +18,12 @@ from graphkit.model import Model
 from graphkit.progress import Progress
 from graphkit.runtime.session import IsolatedSession, RunError
 from graphkit.shapes.constraints.failing_sizes import sizes_that_run
-from graphkit.verify.candidate_sessions import tell_each
 from graphkit.verify.decoding import decode_greedily
 from graphkit.verify.input_elements import UNPADDED, Padding, special_tokens
 from graphkit.verify.input_generator import ExportInputs, InputSpec
 from graphkit.verify.oracle import Oracle
 from graphkit.verify.probe_inputs import nearest_length
+from graphkit.verify.proof_engine import tell_each
 
 STEPS = 4  # at the end of a longer prompt
 LONG = 24  # from a prompt of one token

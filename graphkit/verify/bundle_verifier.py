@@ -48,7 +48,6 @@ from graphkit.verify.bundle_state_checks import (
     widen_bundle,
     widen_model,
 )
-from graphkit.verify.candidate_sessions import tell_each
 from graphkit.verify.comparator import (
     BUNDLE_TOLERANCE,
     LOWERING_TOLERANCE,
@@ -62,7 +61,7 @@ from graphkit.verify.decoding import decode_greedily
 from graphkit.verify.deployment_proofs import BundleProof, BundleRun
 from graphkit.verify.input_generator import ExportInputs, InputSpec
 from graphkit.verify.oracle import Oracle, assumed_inputs
-from graphkit.verify.proof_engine import Step, follow_steps, run_isolated
+from graphkit.verify.proof_engine import Step, follow_steps, run_isolated, tell_each
 from graphkit.verify.rewrite_proof import placed_text, placement_fault
 from graphkit.verify.rounding import FACTORS, IN_FLOATS, without_rounding
 from graphkit.verify.weight_comparison import WrongPart, find_wrong_parts

@@ -18,12 +18,11 @@ from graphkit.progress import Progress, portion_of
 from graphkit.runtime.session import IsolatedSession, as_provider, as_read
 from graphkit.verify.bundle_prompts import input_spec
 from graphkit.verify.bundle_state_checks import IsolatedBundle, try_check
-from graphkit.verify.candidate_sessions import tell_each
 from graphkit.verify.comparator import BUNDLE_TOLERANCE, FLOAT16_TOLERANCE, Difference, has_float16, level_tolerance
 from graphkit.verify.deployment_proofs import BundleProof, BundleRun
 from graphkit.verify.input_generator import ExportInputs
 from graphkit.verify.oracle import Oracle
-from graphkit.verify.proof_engine import Step, follow_steps, run_isolated
+from graphkit.verify.proof_engine import Step, follow_steps, run_isolated, tell_each
 from graphkit.verify.rewrite_proof import placement_fault
 
 STEPS = 8

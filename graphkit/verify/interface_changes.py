@@ -14,7 +14,8 @@ from types import MappingProxyType
 import numpy as np
 from msgspec import Struct
 
-from graphkit.graph.declared_types import Dim, declared_dims, shape_text
+from graphkit.dtypes import HELD, dtype_name
+from graphkit.graph.declared_types import Dim, declared_dims, declared_type, shape_text
 from graphkit.graph.names import family_labels
 from graphkit.graph.roles import MergedDecoder, count_captured_values, trace_condition
 from graphkit.graph.view import Node, Scope, Value, unwrap_value, walk_breadth_first
@@ -29,6 +30,7 @@ from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.input_dims import declared_inputs, read_dim
 from graphkit.verify.feeder import Feeder, Run
 from graphkit.verify.input_generator import TooLargeError
+from graphkit.verify.rewrite_proof import WeightProof
 from graphkit.verify.run_sizes import propose_assignments
 
 ASK = "give --dim or --input where that is meant"
@@ -207,6 +209,40 @@ class Branch(Struct, frozen=True):
             chosen = self.body(node)
             for body in node.bodies.values() if chosen is None else (chosen,):
                 yield from self._walk(body)
+
+
+class Part(Struct, frozen=True):
+    """What a model has of the whole that it was made of: a subgraph, or a branch of a merged decoder."""
+
+    cuts: tuple[str, ...]  # values of the whole that are inputs of the part
+    ends: tuple[str, ...]
+    branch: Branch | None = None  # the branch that it is made of; None for a subgraph
+
+    def fault(self, part: Model) -> str:
+        """Return why the part cannot be fed from the whole, "" where it can."""
+        for value in part.graph.inputs:
+            declared = declared_type(value) if value.name in self.cuts else None
+            if declared is not None and declared.dtype not in HELD:
+                subgraph = f"a subgraph that begins at '{value.name}'"
+                return f"onnxruntime hands out no {dtype_name(declared.dtype)}, so nothing can be proven of {subgraph}"
+        return ""
+
+    def weights(self, part: Model) -> WeightProof | None:
+        """Compare the weights of a part of a branch with those that the branch reads; None for a subgraph."""
+        if self.branch is None:
+            return None
+        from graphkit.verify.weight_comparison import foreign_weights  # which few proofs need
+
+        return foreign_weights(self.branch.merged, self.branch.scopes(), part)
+
+    def unread(self, whole: Model) -> list[str]:
+        """Return the inputs of the whole that the part need not have."""
+        needed = self.branch.inputs() if self.branch is not None else set()
+        return [value.name for value in whole.graph.inputs if value.name not in needed]
+
+    def unwritten_outputs(self, whole: Model) -> list[str]:
+        """Return the outputs of the whole that a branch does not give."""
+        return [value.name for value in whole.graph.outputs if self.branch is not None and value.name not in self.ends]
 
 
 def interface_failures(branch: Branch, model: Model) -> tuple[str, ...]:

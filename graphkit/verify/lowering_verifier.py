@@ -19,7 +19,6 @@ from graphkit.model import load
 from graphkit.options import DeploymentProofOptions
 from graphkit.progress import DEFAULT_LIMITS, Limits, Progress
 from graphkit.runtime.session import RunError, as_provider
-from graphkit.verify.candidate_sessions import tell_each
 from graphkit.verify.cause_search import with_attributes
 from graphkit.verify.comparator import (
     LOWERING_TOLERANCE,
@@ -37,7 +36,7 @@ from graphkit.verify.input_generator import ExportInputs, InputSpec
 from graphkit.verify.lowering_case import AlteredHost, IsolatedMethods, LoweringCase, find_leaks, sound_lengths
 from graphkit.verify.lowering_causes import facts_of, find_lowering_causes
 from graphkit.verify.oracle import OneSequence, assumed_inputs
-from graphkit.verify.proof_engine import Agreement, Step, follow_steps, run_isolated
+from graphkit.verify.proof_engine import Agreement, Step, follow_steps, run_isolated, tell_each
 from graphkit.verify.rewrite_proof import placed_text, placement_fault
 from graphkit.verify.rounding import IN_FLOATS, without_rounding
 

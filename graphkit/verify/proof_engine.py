@@ -12,7 +12,7 @@ loop is the proof's own, for there nothing but an argmax is to be got right.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Generic, Protocol, TypeVar
 
@@ -22,10 +22,10 @@ from msgspec import Struct
 
 from graphkit.errors import GraphkitError, ModelError
 from graphkit.model import Model, load
-from graphkit.progress import Limits
+from graphkit.progress import Limits, Progress, with_share
 from graphkit.rewrite.base import copy_proto
 from graphkit.runtime.isolation import DiedError, shared_isolation
-from graphkit.runtime.session import IsolatedSession, RunError
+from graphkit.runtime.session import IsolatedSession, RunError, Runner
 from graphkit.verify.comparator import Difference, Output, compare_outputs
 
 Outputs = Mapping[str, Output]
@@ -41,6 +41,7 @@ class Call(Protocol):
 
 
 C = TypeVar("C", bound=Call)
+Item = TypeVar("Item")
 
 
 class Outcome(Struct, Generic[C], frozen=True, eq=False):
@@ -130,6 +131,59 @@ def follow_steps(steps: Iterable[Step], rule: Rule, *, to_the_end: bool = False,
         if failure and not to_the_end:
             break
     return Agreement(worst, failure, count)
+
+
+# Sessions of candidates: by other names, and with runs counted.
+
+
+class Called:
+    """A session whose inputs and outputs go by other names; it takes those that it has of what it is given."""
+
+    def __init__(self, session: Runner, names: Mapping[str, str] = {}) -> None:
+        self.session, self.names, self.label = session, names, session.label
+        self.own = {names.get(name, name): name for name in session.inputs}
+        self.inputs: Sequence[str] = list(self.own)
+        self.outputs = [names.get(name, name) for name in session.outputs]
+
+    def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return every output by name."""
+        found = self.session.run({self.own[name]: array for name, array in feed.items() if name in self.own})
+        return {self.names.get(name, name): array for name, array in found.items()}
+
+
+def tell_each(
+    items: Sequence[Item],
+    what: str,
+    progress: Progress,
+    unit: str = "run",
+    work: Callable[[Item], float] = lambda _: 1.0,
+) -> Iterator[Item]:
+    """Yield items, each after its number was told: `proving: run 3 of 14`; some may be more work than others."""
+    done, total = 0.0, sum(map(work, items))
+    for number, item in enumerate(items, start=1):
+        progress(with_share(done / total, f"{what}: {unit} {number:,} of {len(items):,}"))
+        yield item
+        done += work(item)
+
+
+class Counted:
+    """A session that tells the number of each run before it starts.
+
+    `total` is how many runs there will be, where none fails: those that fail are made up for.
+    """
+
+    def __init__(self, session: Runner, what: str, total: int, progress: Progress) -> None:
+        self.label = session.label
+        self._session, self._what, self._total, self._progress = session, what, total, progress
+        self._number = 0
+        self.inputs, self.outputs = session.inputs, session.outputs
+
+    def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return every output by name."""
+        self._number += 1
+        more, share = f" of {self._total:,}" * (self._number <= self._total), (self._number - 1) / max(self._total, 1)
+        self._progress(with_share(min(share, 1.0), f"{self._what}: run {self._number:,}{more}"))
+        return self._session.run(feed)
 
 
 @contextmanager

@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 import numpy as np
 from msgspec import Struct, field, structs
@@ -22,15 +24,19 @@ from msgspec import Struct, field, structs
 from graphkit.errors import ModelError, count_things
 from graphkit.graph.names import join_words
 from graphkit.graph.roles import MASKS
+from graphkit.model import Model
+from graphkit.progress import Progress
 from graphkit.runtime.isolation import current_limits
-from graphkit.runtime.session import RunError, Runner, is_timeout
+from graphkit.runtime.providers import CPU, Provider
+from graphkit.runtime.session import IsolatedSession, RunError, Runner, is_timeout
 from graphkit.shapes import Expr, symbol
 from graphkit.shapes.constraints.legal_sizes import Variable
 from graphkit.verify.comparator import QUANTIZED_TOLERANCE, Difference, Output, compare_outputs, element_counts
 from graphkit.verify.feeder import Feeder, Flags, Run
 from graphkit.verify.input_elements import NAMES, USUAL, Draw, Padding
 from graphkit.verify.input_generator import TooLargeError
-from graphkit.verify.proof_engine import repeat_calls, yield_outcomes
+from graphkit.verify.interface_changes import Part
+from graphkit.verify.proof_engine import Called, Counted, repeat_calls, yield_outcomes
 from graphkit.verify.rewrite_proof import LevelProof, OutputProof, RewriteProof, RunProof, SkippedRun, WeightProof
 from graphkit.verify.run_sizes import MAX_COST, MOST, ONE, ROWS, Edge, Edges, Proposal, propose_assignments
 
@@ -72,6 +78,86 @@ class LevelRuns(Struct, frozen=True):
 
     open: Callable[[], Runner]
     feed: Feeds
+
+
+class TwoModels(Struct, frozen=True):
+    """An original and its rewrite, to be loaded one after the other."""
+
+    sources: tuple[Path | Model, Path | Model]
+    models: tuple[Model, Model]
+    feeder: Feeder
+    input_names: frozenset[str]  # the inputs of the rewritten model, by their names in the original
+    # names in the original by names in the rewritten model, where these differ
+    names: Mapping[str, str] = field(default_factory=dict)
+    part: Part | None = None  # what to expose of the original, where the rewritten model is a part of it
+    provider: Provider = CPU  # where the rewritten model runs; on a device at the default level, as its users have it
+    # how many of its nodes are on each provider, once it is loaded on a device
+    placed: dict[str, int] = field(default_factory=dict)
+
+    def original(self, *, optimize: bool = False) -> Runner:
+        """Return a session of the original with all of its outputs, and all that a part needs of it."""
+        return self._session(0, optimize=optimize)
+
+    def rewritten_session(self, *, optimize: bool = False) -> Runner:
+        """Return a session of the rewritten model, by the names of the original."""
+        session = self._session(1, optimize=optimize or not self.provider.is_cpu)
+        self.placed.update(session.placed)
+        return Called(session, self.names)
+
+    def begin_loading(self) -> Callable[[], Runner]:
+        """Begin to load the rewritten model at the default level beside other work; return what waits for its session.
+
+        That raises ModelError where onnxruntime does not load it, or ends with it.
+        """
+        session = self._session(1, optimize=True, beside=True)
+
+        def wait() -> Runner:
+            session.wait()
+            return Called(session, self.names)
+
+        return wait
+
+    def _session(self, index: int, *, optimize: bool, beside: bool = False) -> IsolatedSession:
+        source, known, provider = self.sources[index], self.models[index], self.provider if index else CPU
+        return IsolatedSession(
+            source, optimize=optimize, prepack=optimize, known=known, provider=provider, beside=beside
+        )
+
+    def outputs(self, run: Run) -> Sequence[str]:
+        """Return the outputs of the original that the rewritten model has to give."""
+        return list(run.expected) if self.part is None else self.part.ends
+
+    def feed(self, run: Run) -> dict[str, np.ndarray]:
+        """Return the inputs of a run of the original."""
+        return self.feeder.again(run)
+
+    def known(self, run: Run) -> dict[str, np.ndarray]:
+        """Return the inputs that the rewritten model still has, and the values that the original computed for it."""
+        fed = {name: array for name, array in self.feed(run).items() if name in self.input_names}
+        cuts = self.part.cuts if self.part is not None else ()
+        return {**fed, **{name: np.asarray(run.expected[name]) for name in cuts}}
+
+    def moved_originals(self, runs: int, progress: Progress) -> list[LevelRuns]:
+        """Return how to run copies of the original in which roundings to 8 bits meet other ties, so many times."""
+        if self.part is not None:
+            return []
+        from graphkit.verify.quantized_rounding import moved_copies  # which few proofs need
+
+        def with_progress(model: Model) -> Runner:
+            session = IsolatedSession(model, optimize=False, prepack=False, known=model)
+            return Counted(session, "proving: the original with its data moved", runs, progress)
+
+        return [LevelRuns(partial(with_progress, copy), self.feed) for copy in moved_copies(self.models[0])]
+
+    def at_default(self, runs: int, progress: Progress) -> tuple[LevelRuns, LevelRuns]:
+        """Return how to run the rewritten model and the original at the default level, so many times."""
+
+        def open_counted(opened: Callable[..., Runner], name: str) -> Runner:
+            return Counted(opened(optimize=True), f"proving: {name}, default level", runs, progress)
+
+        rewritten = partial(open_counted, self.rewritten_session, "the rewritten model")
+        original = partial(open_counted, self.original, "the original")
+        return LevelRuns(rewritten, self.known), LevelRuns(original, self.feed)
 
 
 def run_original(

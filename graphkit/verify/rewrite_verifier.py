@@ -14,15 +14,17 @@ corrected, and a note tells that.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import structs
 from onnx import helper
 
 from graphkit.dtypes import inline_array
@@ -33,7 +35,7 @@ from graphkit.equivalence.result import Equivalence, ExprPair
 from graphkit.errors import ModelError
 from graphkit.graph.names import join_words
 from graphkit.graph.operator_traits import RANDOM
-from graphkit.graph.view import Node, all_nodes
+from graphkit.graph.view import Node, all_nodes, key_of
 from graphkit.io.byte_source import source_of
 from graphkit.model import Model, ModelLike, as_model
 from graphkit.options import RewriteProofOptions
@@ -44,7 +46,6 @@ from graphkit.shapes import AS_DECLARED, DimSpec, declarations, infer, is_known
 from graphkit.shapes.constraints.dim_equalities import RANK_OF, fed_inputs, fixed_by, solve_dims
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.graph_inputs import Inputs
-from graphkit.verify.candidate_sessions import Counted, Part, TwoModels, prove_inlined
 from graphkit.verify.comparator import (
     element_counts,
     float16_tolerance,
@@ -55,10 +56,11 @@ from graphkit.verify.comparator import (
 )
 from graphkit.verify.feeder import KINDS, Feeder, Run
 from graphkit.verify.input_elements import Kind
-from graphkit.verify.interface_changes import Change, computed_dims, find_narrowing, input_changes, output_changes
-from graphkit.verify.proof_engine import fatal_error, repeat_calls, run_isolated
+from graphkit.verify.interface_changes import Change, Part, computed_dims, find_narrowing, input_changes, output_changes
+from graphkit.verify.proof_engine import Counted, fatal_error, repeat_calls, run_isolated
 from graphkit.verify.proof_runs import (
     RunRecord,
+    TwoModels,
     at_both_levels,
     compare_runs,
     coverage_text,
@@ -81,6 +83,7 @@ FLOAT16_NOTE = (
     "It has float16 tensors: onnxruntime computes with them in float32 and rounds where operators happen to meet, "
     "so that bits may differ."
 )
+KERNELS = ("", "ai.onnx", "com.microsoft")  # domains of the operators that onnxruntime runs without a function
 LARGE = 1 << 28  # bytes of a model that is not loaded for a dim of 0 alone, where it is proven at every other size
 NO_KERNELS = "the roundings of bfloat16, for which onnxruntime has no kernels, so that both ran in float32"
 NOT_IMPLEMENTED = "Could not find an implementation"  # a part of onnxruntime's message
@@ -411,7 +414,7 @@ class RewriteVerifier:
             rounding.excuses = True
             proof, steady = self._compare_plainly(blank, runs)
         if two.provider.is_cpu:
-            proof = prove_inlined(proof, two, partial(self._run_rewritten, proof, steady), self.progress)
+            proof = self._prove_inlined(proof, steady)
         if two.part is None:
             changes += output_changes(before, after, steady, [two.feeder.shapes(run) for run in steady])
         proof = _with_interface(proof, changes)
@@ -431,6 +434,31 @@ class RewriteVerifier:
             tolerance = max(proof.tolerance, rounding.tolerance)
             proof = replace(proof, tolerance=tolerance, of_magnitude=True, is_rounded=True)
         return proof.plus(caveats=rounding.caveats(), notes=[rounding.note()])
+
+    def _prove_inlined(self, proof: RewriteProof, runs: Sequence[Run]) -> RewriteProof:
+        """Add to a proof the runs of the rewritten model with such functions inlined as onnxruntime has kernels for.
+
+        Functions that the original calls as often are its own: what onnxruntime has for them is what its users get.
+        """
+        before, after = self.two.models
+        called, was = _count_calls(after), _count_calls(before)
+        if not proof.passed or all(count <= was[key] for key, count in called.items()):
+            return proof
+        from graphkit.passes.control_flow.inline_functions import InlineFunctions  # which few proofs need
+
+        self.progress("proving: the rewritten model with its functions inlined")
+        inlined = InlineFunctions().run(after)
+        if _count_calls(inlined.model):
+            reasons = "; ".join(map(str, inlined.declined))
+            return replace(proof, failures=(f"its functions cannot be inlined, as other runtimes do: {reasons}",))
+        two = structs.replace(self.two, sources=(self.two.sources[0], inlined.model), models=(before, inlined.model))
+        result = self._run_rewritten(proof, runs, two)
+        if result.failures:
+            condition = "with its functions inlined, as other runtimes run it"
+            return replace(proof, failures=tuple(f"{condition}: {failure}" for failure in result.failures))
+        worst = max((output.absolute or 0.0 for output in result.outputs), default=0.0)
+        verdict = f"differ by at most {worst:.3g}" if worst else "are equal to the last bit"
+        return proof.plus(notes=[f"With its functions inlined, as other runtimes run it, outputs {verdict}."])
 
     @cached_property
     def rounding_judge(self) -> RoundingJudge | None:
@@ -497,6 +525,11 @@ class RewriteVerifier:
             if result.failure:
                 return proof.plus(caveats=[f"unlike sizes of dims of one name, as at {run}, where the original runs"])
         return proof
+
+
+def _count_calls(model: Model) -> Counter[tuple[str, str, str]]:
+    functions = {(f.domain, f.name, f.overload) for f in model.proto.functions if f.domain in KERNELS}
+    return Counter(key for node in all_nodes(model.scopes) if (key := key_of(node.proto)) in functions)
 
 
 def _proven_at(forms: Equivalence, proof: RewriteProof) -> Equivalence:

@@ -33,7 +33,6 @@ from graphkit.progress import Progress
 from graphkit.rewrite.base import copy_proto, keep_members
 from graphkit.rewrite.new_interface import with_value_names
 from graphkit.runtime.session import IsolatedSession, RunError, Runner
-from graphkit.verify.candidate_sessions import Called, TwoModels
 from graphkit.verify.comparator import (
     FLOAT32_TOLERANCE,
     IN_8_BITS,
@@ -44,6 +43,8 @@ from graphkit.verify.comparator import (
     largest_magnitude,
 )
 from graphkit.verify.feeder import Run
+from graphkit.verify.proof_engine import Called
+from graphkit.verify.proof_runs import TwoModels
 
 HALF_UNITS: Mapping[int, float] = {  # of the last place, relative to a number of that dtype
     TensorProto.FLOAT16: 2.0**-11,

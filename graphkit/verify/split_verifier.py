@@ -17,11 +17,10 @@ from graphkit.progress import Progress, portion_of, with_share
 from graphkit.runtime.session import IsolatedSession, RunError, as_read, check_files
 from graphkit.shapes import AS_DECLARED, declarations
 from graphkit.shapes.constraints.legal_sizes import Sizes
-from graphkit.verify.candidate_sessions import Part
 from graphkit.verify.comparator import Difference
 from graphkit.verify.decoding import Decoder, decode
 from graphkit.verify.feeder import MARGIN, Feeder
-from graphkit.verify.interface_changes import Branch, interface_failures
+from graphkit.verify.interface_changes import Branch, Part, interface_failures
 from graphkit.verify.proof_engine import Step, follow_steps, run_isolated
 from graphkit.verify.rewrite_proof import LoopProof, RewriteProof, SplitProof
 from graphkit.verify.rewrite_verifier import RewriteVerifier

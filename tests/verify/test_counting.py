@@ -11,7 +11,7 @@ import pytest
 from graphkit.model import load
 from graphkit.options import RewriteProofOptions
 from graphkit.verify import verify_rewrite
-from graphkit.verify.candidate_sessions import Counted, tell_each
+from graphkit.verify.proof_engine import Counted, tell_each
 
 
 class Echo:

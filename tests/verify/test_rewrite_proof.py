@@ -21,9 +21,8 @@ from graphkit.runtime.isolation import DiedError
 from graphkit.runtime.session import RunError
 from graphkit.shapes import AS_DECLARED, DimSpec
 from graphkit.verify import proof_runs
-from graphkit.verify.candidate_sessions import TwoModels
 from graphkit.verify.feeder import Run
-from graphkit.verify.proof_runs import unsteady_runs
+from graphkit.verify.proof_runs import TwoModels, unsteady_runs
 from graphkit.verify.rewrite_proof import LevelProof, OutputProof, RewriteProof, RunProof, SkippedRun, WeightProof
 from graphkit.verify.rewrite_verifier import verify_rewrite
 

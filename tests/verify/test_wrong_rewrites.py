@@ -11,7 +11,7 @@ from wrong_rewrites import PAIRS, PLAIN, Pair
 
 from graphkit.options import RewriteProofOptions
 from graphkit.runtime.session import IsolatedSession
-from graphkit.verify.candidate_sessions import TwoModels
+from graphkit.verify.proof_runs import TwoModels
 from graphkit.verify.rewrite_verifier import verify_rewrite
 
 ALONE = {  # what only one kind of run, or one number, catches, though its words are those of others
