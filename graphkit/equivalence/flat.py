@@ -201,15 +201,12 @@ def _repeated_axes(app: Application, term: Term) -> list[list[Expr]] | None:
     if term.is_constant:
         return app.tools.constants.periods(term)
     inner = without_reshape(term)
-    if (
-        inner is term
-        or inner is None
-        or inner.op != "Expand"
-        or inner.dims is None
-        or movement.find_refinement(inner.dims, term.shape)
-    ):
+    if inner is term or inner is None or inner.op != "Expand" or inner.dims is None:
         return None
-    return movement.split_dims(term.shape, inner.dims)
+    if (aligned := movement.align_dims(term.shape, inner.dims)) is None:
+        return None
+    fine, axes, _ = aligned
+    return [[fine[part] for part in parts] or [ONE] for parts in axes]
 
 
 def _split_axes(app: Application, term: Term, runs: Sequence[Sequence[Expr]]) -> Term | None:

@@ -124,16 +124,17 @@ class Movement:
         inner = without_reshape(term)
         if inner is None or inner.op != "Expand" or inner.dims is None or term.dims is None:
             return term
-        source, runs = inner.args[0], find_refinement(inner.dims, term.dims)
-        if runs is None or source is None or source.dims is None or not expands_to(source.dims, inner.dims):
+        source, aligned = inner.args[0], align_dims(inner.dims, term.dims)
+        if aligned is None or source is None or source.dims is None or not expands_to(source.dims, inner.dims):
+            return term
+        _, runs, others = aligned
+        if any(len(parts) > 1 for parts in others):  # an axis of the term is several of the Expand
             return term
         padded = (const(1),) * (len(inner.dims) - len(source.dims)) + source.dims
-        dims = list(term.dims)
-        for run, dim, whole in zip(runs, padded, inner.dims, strict=True):
-            if dim != whole:
-                for axis in run:
-                    dims[axis] = const(1)
-        return self.reshape(source, tuple(dims))
+        pairs = zip(runs, padded, inner.dims, strict=True)
+        repeated = {part for run, dim, whole in pairs if dim != whole for part in run}
+        axes = zip(term.dims, others, strict=True)
+        return self.reshape(source, tuple(dim if repeated.isdisjoint(parts) else const(1) for dim, parts in axes))
 
     def without_leading_ones(self, term: Term) -> Term:
         """Return a term without the leading dims of 1 that broadcasting makes anyway."""
@@ -261,16 +262,20 @@ def align_dims(left: Dims, right: Dims) -> tuple[list[Expr], list[list[int]], li
     while all(rest):
         one, other = rest[0][-1], rest[1][-1]
         pairs = ((one, other), (other, one))
-        part = next((each for each, whole in pairs if each != 0 and divide_exactly(whole, each) * each == whole), None)
+        part = next((each for each, whole in pairs if each == whole or _divides(each, whole)), None)
         if part is None:
             return None
         for axes, dims, known in zip(long, rest, found, strict=True):
             known[axes[-1]].append(len(fine))
-            dims[-1] = divide_exactly(dims[-1], part)
+            dims[-1] = const(1) if dims[-1] == part else divide_exactly(dims[-1], part)
             if dims[-1] == 1:
                 del dims[-1], axes[-1]
         fine.append(part)
     return None if any(rest) else (fine, found[0], found[1])
+
+
+def _divides(part: Expr, whole: Expr) -> bool:
+    return part != 0 and divide_exactly(whole, part) * part == whole
 
 
 def group_axes(shapes: Sequence[Dims], whole: Dims) -> list[tuple[tuple[bool, ...], list[int]]]:
@@ -301,44 +306,6 @@ def merge_grouped_dims(dims: Dims, whole: Dims, groups: Sequence[tuple[tuple[boo
 def _dim_from_back(dims: Dims, axis: int) -> Expr:
     """Return a dim counted from the back, 1 in front of the first."""
     return dims[axis] if -axis <= len(dims) else const(1)
-
-
-def find_refinement(merged: Dims, split: Dims) -> list[list[int]] | None:
-    """Return which axes of `split` each axis of `merged` is the product of; None where it does not come out even."""
-    found, axis = list[list[int]](), 0
-    for dim in merged:
-        run, total = list[int](), const(1)
-        while total != dim or not run:
-            if axis == len(split):
-                return None
-            run.append(axis)
-            total = total * split[axis]
-            axis += 1
-        found.append(run)
-    if not found or any(dim != 1 for dim in split[axis:]):
-        return None
-    found[-1] += range(axis, len(split))
-    return found
-
-
-def split_dims(dims: Dims, parts: Dims) -> list[list[Expr]] | None:
-    """Return the factors of each dim, such that each part is a product of them; None where they are not known."""
-    found: list[list[Expr]] = [[] for _ in dims]
-    rest = [(axis, dim) for axis, dim in enumerate(dims) if dim != 1][::-1]
-    for part in parts:
-        total = const(1)
-        while total != part:
-            missing = const(0) if total == 0 else part // total if total != 1 else part
-            if not rest or missing == 0:
-                return None
-            axis, dim = rest.pop()
-            behind = dim // missing
-            if missing * total == part and behind not in (0, 1) and missing * behind == dim:
-                rest.append((axis, behind))
-                dim = missing
-            found[axis].append(dim)
-            total = total * dim
-    return None if rest else [run or [const(1)] for run in found]
 
 
 def expands_to(dims: Dims, target: Dims) -> bool:

@@ -13,7 +13,7 @@ from onnx import TensorProto
 from small_models import model
 
 from graphkit.equivalence import check_equivalence, flat
-from graphkit.equivalence.movement import Movement, split_dims
+from graphkit.equivalence.movement import Movement, align_dims
 from graphkit.equivalence.terms import Constants, Term, Terms
 from graphkit.model import Model, load
 from graphkit.shapes import const
@@ -93,8 +93,14 @@ def test_equal_bytes_at_several_places_of_the_original_are_one_constant(inside: 
 
 
 def test_dims_beside_a_dim_of_0_have_no_known_factors() -> None:
-    assert split_dims((const(0), const(4)), (const(8),)) is None
-    assert split_dims((const(2), const(4)), (const(8),)) == [[const(2)], [const(4)]]
+    assert align_dims((const(0), const(4)), (const(8),)) is None
+    assert align_dims((const(2), const(4)), (const(8),)) == ([const(2), const(4)], [[0], [1]], [[0, 1]])
+
+
+def test_a_dim_of_0_is_aligned_with_itself() -> None:
+    assert align_dims((const(0), const(4)), (const(0), const(2), const(2))) == (
+        [const(0), const(2), const(2)], [[0], [1, 2]], [[0], [1], [2]],
+    )  # fmt: skip
 
 
 LARGE = ("ConstantOfShape (sizes)", "Expand (one, sizes)", "Tile (row, sizes)", "Range (zero, count, step)",
