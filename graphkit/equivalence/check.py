@@ -3,8 +3,8 @@
 Both models are read into one table of terms, over the same inputs, and brought to one normal form by the axioms. An
 output is proven where both have the same term: bit for bit; else, when both are read again with axioms of real numbers,
 in exact arithmetic, where nothing is claimed of rounding, overflow, NaN, infinities and the signs of zeros. What that
-trusts: the axioms, the hash of constants, and that the original loads. It shares nothing with the passes that rewrite
-models but the shape engine, of which it believes no word that onnxruntime does not confirm: see `checked_facts`.
+trusts: the axioms, and that the original loads. It shares nothing with the passes that rewrite models but the shape
+engine, of which it believes no word that onnxruntime does not confirm: see `checked_facts`.
 """
 
 from __future__ import annotations

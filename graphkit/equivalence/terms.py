@@ -7,7 +7,6 @@ is determined by them.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable
@@ -106,9 +105,8 @@ def without_reshape(term: Term | None) -> Term | None:
     return term.args[0] if term is not None and term.op == "Reshape" else term
 
 
-# Constants by their bytes: small ones by their hash, large ones compared.
+# Constants by their bytes.
 
-MAX_HASHED = 1 << 16  # bytes
 MAX_COMPARED = 1 << 18  # elements of a constant that is searched for repeats
 MAX_ARRAY = 1 << 24  # bytes of a constant that nodes are run on
 
@@ -121,6 +119,7 @@ class Constants:
 
     def __init__(self, terms: Terms, numbers: ConstantNumbers | None = None) -> None:
         self.terms, self.numbers = terms, numbers or ConstantNumbers()
+        self.memory = Model.from_proto(ModelProto())  # whose arrays no model holds
         self.bare: dict[Term, Term] = {}  # without repeats
         self.periodic: dict[Term, list[list[int]] | None] = {}
         self.bases: dict[Term, Term] = {}  # what a constant was reshaped from
@@ -136,32 +135,31 @@ class Constants:
         self.read.add(identity)
         return term
 
-    def _identity_of(self, model: Model, tensor: TensorProto) -> bytes:
+    def _identity_of(self, model: Model, tensor: TensorProto) -> Hashable:
         """Return what stands for the bytes of a tensor: where they should be, if its file is missing."""
         if tensor.data_type == TensorProto.STRING and tensor.data_location != TensorProto.EXTERNAL:
-            return _hash_bytes(b"".join(b"%d:%s" % (len(s), s) for s in tensor.string_data))
+            return tuple(tensor.string_data)
         try:
             place_of(model, tensor)
         except ModelError:
             named = external_extent(tensor)
             beside = model.lineage if model.path is None else str(model.path)
-            return repr((beside, named.location, named.offset, named.length)).encode()
-        if (size := payload_size(tensor)) is None or size > MAX_HASHED:
-            return b"bytes %d" % self.numbers.of_bytes(model, tensor)
-        return _hash_bytes(model.payload(tensor))
+            return beside, named.location, named.offset, named.length
+        return self.numbers.of_bytes(model, tensor)
 
     def of_array(self, array: np.ndarray, dtype: int, *, is_computed: bool = False) -> Term:
         """Return the term of an array; of one that is computed, another order of the steps may give another one."""
-        content = np.ascontiguousarray(array).tobytes()
-        identity = _hash_bytes(content)
-        if len(content) > MAX_HASHED:
-            tensor = TensorProto(data_type=TensorProto.UINT8, dims=[len(content)], raw_data=content)
-            identity = b"bytes %d" % self.numbers.of_bytes(Model.from_proto(ModelProto()), tensor)
+        identity = self.number_of(array)
         term = self._make_term(dtype, array.shape, identity)
         self.terms.arrays[term] = array
         if is_computed:
             self.computed.add(identity)
         return term
+
+    def number_of(self, array: np.ndarray) -> int:
+        """Return the number of the bytes of an array."""
+        content = np.ascontiguousarray(array).tobytes()
+        return self.numbers.of_bytes(self.memory, TensorProto(data_type=TensorProto.UINT8, raw_data=content))
 
     def is_computed(self, term: Term) -> bool:
         """Whether a node of constants gives its elements, and no model holds them."""
@@ -173,7 +171,7 @@ class Constants:
         sizes = sizes_of(dims)
         if sizes is None or math.prod(sizes) != math.prod(sizes_of(term.dims or ()) or ()):
             return None
-        made = self._make_term(term.dtype, sizes, term.attributes[2])  # type: ignore[arg-type]
+        made = self._make_term(term.dtype, sizes, term.attributes[2])
         self.bases.setdefault(made, term)
         return made
 
@@ -258,7 +256,7 @@ class Constants:
         term = without_movement(term, PRESERVING | CUTTING | {"Strided"})
         return self.array(term) if term.is_constant else None
 
-    def _make_term(self, dtype: int, dims: tuple[int, ...], identity: bytes) -> Term:
+    def _make_term(self, dtype: int, dims: tuple[int, ...], identity: Hashable) -> Term:
         return self.terms.make("Constant", (dtype, dims, identity), (), dtype, dims)
 
 
@@ -269,10 +267,6 @@ def _split_period(bits: np.ndarray, axis: int) -> list[int]:
         if (rows[:period] == rows[period : 2 * period]).all() and (rows[period:] == rows[:-period]).all():
             return [size // period, period] if period > 1 else [size]
     return [size]
-
-
-def _hash_bytes(content: bytes | memoryview) -> bytes:
-    return hashlib.blake2b(content, digest_size=32).digest()
 
 
 # Constants of real arithmetic: what was computed is one constant where it agrees with its exact value to 1e-6.
@@ -340,7 +334,7 @@ class RealConstants:
         if array.origin == "held":
             return self.of_term(self.constants.of_array(array.elements.astype(FLOATS[dtype]), dtype), use)
         content = np.asarray(array.elements, np.float64, order="C")
-        identity = b"computed " + _hash_bytes(content.tobytes())
+        identity = "computed", self.constants.number_of(content)
         term = self.constants.terms.make("Constant", (dtype, content.shape, identity), (), dtype, content.shape)
         self.constants.terms.arrays[term] = content
         self.origins[term] = max(array.origin, self.origins.get(term, "held"), key=ORIGINS.index)

@@ -10,12 +10,11 @@ import itertools
 import os
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-from msgspec import Struct
 from onnx import AttributeProto, SparseTensorProto, TensorProto
 
 from graphkit.dtypes import BITS
@@ -80,32 +79,14 @@ def _payload_blocks(model: Model, tensor: TensorProto) -> Iterator[bytes]:
 SAMPLE = 4096  # bytes of either end
 
 
-class _Constant(Struct, frozen=True, eq=False, dict=True):
-    """The first constant that got a number."""
-
-    number: int
-    model: Model
-    tensor: TensorProto
-
-    @cached_property
-    def sample(self) -> tuple[int, bytes, bytes]:
-        """How many bytes it has, and those of either end."""
-        payload = self.model.payload(self.tensor)
-        return len(payload), bytes(payload[:SAMPLE]), bytes(payload[-SAMPLE:])
-
-    def equals(self, other: _Constant) -> bool:
-        """Whether the bytes are those of another constant."""
-        is_alike = self.sample == other.sample
-        return is_alike and first_difference(self.model, self.tensor, other.model, other.tensor) is None
-
-
 class ConstantNumbers:
     """Gives numbers to constants of any models."""
 
     def __init__(self) -> None:
         self.unread: set[int] = set()  # those of constants whose bytes are missing, which name and place stand for
         self._numbers: dict[Hashable, int] = {}
-        self._large: dict[int, list[_Constant]] = {}  # by how many bytes they have
+        # the first one of each number that has more bytes than a sample, by its sample
+        self._large: dict[Hashable, list[tuple[int, Model, TensorProto]]] = {}
         self._fresh = itertools.count()
 
     def of(self, model: Model, tensor: TensorProto) -> int:
@@ -131,16 +112,16 @@ class ConstantNumbers:
         place = place_of(model, tensor)
         if place is not None and place in self._numbers:
             return self._numbers[place]
-        constant = _Constant(next(self._fresh), model, tensor)
-        size, content, _ = constant.sample
-        if size <= SAMPLE:
-            number = self._number_of_key(("bytes", content))
+        payload = model.payload(tensor)
+        sample = len(payload), bytes(payload[:SAMPLE]), bytes(payload[-SAMPLE:])
+        if len(payload) <= SAMPLE:
+            number = self._number_of_key(sample)
         else:
-            constants = self._large.setdefault(size, [])
-            equal = next((known for known in constants if known.equals(constant)), constant)
-            if equal is constant:
-                constants.append(constant)
-            number = equal.number
+            alike = self._large.setdefault(sample, [])
+            same = (known for known, other, held in alike if first_difference(other, held, model, tensor) is None)
+            if (number := next(same, -1)) < 0:
+                number = next(self._fresh)
+                alike.append((number, model, tensor))
         if place is not None:
             self._numbers[place] = number
         return number
