@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from graphkit.errors import ModelError
 from graphkit.graph.declared_types import declared_type
-from graphkit.graph.view import Value, all_scopes, walk_breadth_first
+from graphkit.graph.view import Node, Value, all_scopes, walk_breadth_first
 from graphkit.model import Model
 from graphkit.runtime.session import IsolatedSession, RunError
 from graphkit.verify.comparator import compare_output
@@ -148,56 +148,58 @@ def _computed_floats(
 ) -> dict[str, np.ndarray]:
     named = (values[name] for name in values if name in names)
     computed = [value for value in named if value.producer is not None and not value.producer.bodies]
-
-    def feeds(inputs: Sequence[Value]) -> Iterator[Arrays]:
-        if all(value.name in feed for value in inputs):
-            yield {value.name: feed[value.name] for value in inputs}
-
-    arrays: Arrays = next(run_part(model, computed, feeds), {}) if computed else {}
+    arrays: Arrays = next(run_part(model, computed, [feed]), {}) if computed else {}
     return {name: array for name, array in arrays.items() if array.dtype.kind == "f"}
 
 
-def run_part(
-    model: Model, values: Collection[Value], feeds: Callable[[Sequence[Value]], Iterable[Arrays]]
-) -> Iterator[dict[str, np.ndarray]]:
+def run_part(model: Model, values: Collection[Value], feeds: Iterable[Arrays]) -> Iterator[dict[str, np.ndarray]]:
     """Run the part of a model that gives some values of one scope, once for each feed; end where it cannot run."""
-    if (part := _part_of(model, values)) is None:
+    if (found := _part_of(model, values)) is None:
         return
+    part, names = found
     try:
-        with IsolatedSession(part[0], prepack=False) as session:
-            yield from map(session.run, feeds(part[1]))
+        with IsolatedSession(part, prepack=False) as session:
+            for feed in itertools.takewhile(lambda feed: names <= feed.keys(), feeds):
+                yield session.run({name: feed[name] for name in names})
     except (RunError, ModelError):
         return
 
 
-def empty_copy(whole: onnx.ModelProto) -> onnx.ModelProto:
-    """Return a model of no nodes, with the opsets and functions of another one."""
-    proto = onnx.ModelProto(ir_version=whole.ir_version, opset_import=whole.opset_import, functions=whole.functions)
-    proto.graph.name = whole.graph.name
-    return proto
-
-
-def _part_of(model: Model, values: Collection[Value]) -> tuple[Model, list[Value]] | None:
+def _part_of(model: Model, values: Collection[Value]) -> tuple[Model, set[str]] | None:
     """Return a model of free dims that gives values of one scope, and its inputs; None for nodes with bodies."""
     read = list(walk_breadth_first(values, lambda value: value.producer.inputs if value.producer is not None else ()))
     nodes = dict.fromkeys(value.producer for value in read if value.producer is not None)
     if any(node.bodies for node in nodes):
         return None
-    proto = empty_copy(model.proto)
-    proto.graph.node.extend(node.proto for node in sorted(nodes, key=lambda node: (node.scope.depth, node.index)))
-    inputs = [value for value in read if value.producer is None and value.tensor is None and value.sparse is None]
+    infos = []
     for value in read:
-        if value.producer is None and value.tensor is not None:
-            proto.graph.initializer.append(value.tensor)
-        elif value.producer is None and value.sparse is not None:
-            proto.graph.sparse_initializer.append(value.sparse)
-    for value in inputs:
-        if (declared := declared_type(value)) is None:
-            return None
-        shape = None if declared.dims is None else [f"{value.name}_{axis}" for axis in range(len(declared.dims))]
-        proto.graph.input.append(onnx.helper.make_tensor_value_info(value.name, declared.dtype, shape))
-    proto.graph.output.extend(onnx.ValueInfoProto(name=value.name) for value in values)
-    return model.with_proto(proto), inputs
+        if value.producer is None and value.tensor is None and value.sparse is None:
+            if (declared := declared_type(value)) is None:
+                return None
+            shape = None if declared.dims is None else [f"{value.name}_{axis}" for axis in range(len(declared.dims))]
+            infos.append(onnx.helper.make_tensor_value_info(value.name, declared.dtype, shape))
+    ordered = sorted(nodes, key=lambda node: (node.scope.depth, node.index))
+    return make_part(model, ordered, read, infos, values), {info.name for info in infos}
+
+
+def make_part(
+    model: Model,
+    nodes: Iterable[Node],
+    read: Collection[Value],
+    inputs: Iterable[onnx.ValueInfoProto],
+    outputs: Iterable[Value],
+) -> Model:
+    """Return a model of some nodes, in order, with those of the values that they read that it holds itself."""
+    whole = model.proto
+    proto = onnx.ModelProto(ir_version=whole.ir_version, opset_import=whole.opset_import, functions=whole.functions)
+    graph = proto.graph
+    graph.name = whole.graph.name
+    graph.node.extend(node.proto for node in nodes)
+    graph.initializer.extend(value.tensor for value in read if value.tensor is not None)
+    graph.sparse_initializer.extend(value.sparse for value in read if value.sparse is not None)
+    graph.input.extend(inputs)
+    graph.output.extend(onnx.ValueInfoProto(name=value.name) for value in outputs)
+    return model.with_proto(proto)
 
 
 class Relation(Struct, frozen=True, eq=False):

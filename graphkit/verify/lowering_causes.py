@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import tee, zip_longest
@@ -26,7 +26,6 @@ from graphkit.hosts.numpy_host import slots_mask
 from graphkit.model import Model, load
 from graphkit.shapes.constraints.legal_sizes import Sizes
 from graphkit.verify.cause_search import (
-    Arrays,
     Cause,
     Export,
     array_relations,
@@ -244,12 +243,12 @@ def _of_ids(model: Model, value: Value, ids: Value, table: np.ndarray, count: in
         return None
     kind, rank = declared.numpy_dtype, len(declared.dims or ())
 
-    def feeds(inputs: Sequence[Value]) -> Iterator[dict[str, np.ndarray]]:
-        for first in range(0, count if inputs == [ids] else 0, CHUNK):
+    def feeds() -> Iterator[dict[str, np.ndarray]]:
+        for first in range(0, count, CHUNK):
             numbers = np.arange(first, min(first + CHUNK, count), dtype=kind)
             yield {ids.name: numbers.reshape((1,) * (rank - 1) + (-1,))}
 
-    rows = [array for run in run_part(model, [value], feeds) for array in run.values()]
+    rows = [array for run in run_part(model, [value], feeds()) for array in run.values()]
     size = count * math.prod(table.shape[1:])
     if any(array.dtype != table.dtype for array in rows) or sum(array.size for array in rows) != size:
         return None
@@ -354,19 +353,14 @@ def _tensor_runs(
             feed = maker.make(sizes(count), zeros)
             yield {name: make_open_mask(array, masks[name]) if name in masks else array for name, array in feed.items()}
 
-    def scope_outputs(values: Sequence[Value], runs: Iterable[Arrays]) -> Iterator[dict[str, np.ndarray]]:
-        return run_part(
-            model, values, lambda inputs: ({each.name: feed[each.name] for each in inputs} for feed in runs)
-        )
-
     parts = []
     for scope in all_scopes(model.scopes):
         values = [value for value in scope.values.values() if value in known]
-        first = next(scope_outputs(values, feeds(numbers[:1])), {}) if values else {}
+        first = next(run_part(model, values, feeds(numbers[:1])), {}) if values else {}
         if fitting := [value for value in values if value.name in first and fits(first[value.name])]:
             parts.append(fitting)
     runs: list[dict[str, np.ndarray]] = [{} for _ in numbers]
-    outputs = (scope_outputs(part, feed) for part, feed in zip(parts, tee(feeds(numbers), len(parts)), strict=True))
+    outputs = (run_part(model, part, feed) for part, feed in zip(parts, tee(feeds(numbers), len(parts)), strict=True))
     for run, outputs_of_parts in zip(runs, zip_longest(*outputs, fillvalue={}), strict=False):
         run.update(item for arrays in outputs_of_parts for item in arrays.items())
         if sum(array.size for array in run.values()) > MOST:

@@ -36,7 +36,7 @@ from graphkit.shapes import DimSpec, Shapes, infer
 from graphkit.shapes.constraints.dim_equalities import fed_inputs, fixed_by, solve_dims
 from graphkit.shapes.constraints.legal_sizes import legal_sizes
 from graphkit.shapes.graph_inputs import Inputs
-from graphkit.verify.cause_search import empty_copy
+from graphkit.verify.cause_search import make_part
 from graphkit.verify.feeder import Feeder, lengths_of
 from graphkit.verify.run_sizes import propose_assignments
 
@@ -260,17 +260,13 @@ class Steps:
         computed = {value for node in nodes for value in node.outputs}
         read = {value for node in nodes for value in self.reads[node]} - computed
         inputs = {value.name: self.held[value] for value in read if value in self.held}
-        proto = empty_copy(self.model.proto)
-        graph = proto.graph
-        graph.node.extend(node.proto for node in sorted(nodes, key=self.order.__getitem__))
+        infos = [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+            for name, array in inputs.items()
+        ]
         weights = [value for value in read if value.name not in inputs]
-        graph.initializer.extend(value.tensor for value in weights if value.tensor is not None)
-        graph.sparse_initializer.extend(value.sparse for value in weights if value.sparse is not None)
-        for name, array in inputs.items():
-            dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
-            graph.input.append(helper.make_tensor_value_info(name, dtype, array.shape))
-        graph.output.extend(onnx.ValueInfoProto(name=value.name) for value in outputs)
-        return self.model.with_proto(proto), inputs
+        ordered = sorted(nodes, key=self.order.__getitem__)
+        return make_part(self.model, ordered, weights, infos, outputs), inputs
 
 
 def legal_feeds(
