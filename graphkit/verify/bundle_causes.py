@@ -59,16 +59,11 @@ Place = tuple[int, int]  # of a node, and of its input
 class Call(Struct, frozen=True, eq=False):
     """A call of the export."""
 
+    prompt: Prompt
     past: int  # how many tokens there are before
     exports: tuple[Export, ...]  # its models, with what they are fed
     logits: np.ndarray
     mask: np.ndarray  # 1 for each token up to now that counts, [rows, tokens]
-
-    def counted_logits(self, logits: np.ndarray) -> np.ndarray:
-        """Return the logits of tokens that are no padding."""
-        if self.past or logits.shape[1] != self.mask.shape[1]:
-            return logits
-        return np.asarray(logits[self.mask.astype(bool)])
 
     def new_slots(self, size: int, *, has_axis: bool) -> np.ndarray:
         """Return where new slots are, of so many: each of them, [new, 1], or the first one of each row, [batch]."""
@@ -155,8 +150,8 @@ class Case(Struct, eq=False):
     def _logits_distance(self, call: Call, logits: np.ndarray | None) -> float:
         if logits is None or call.logits.shape != logits.shape:
             return math.inf
-        apart = distance_of_spread(call.counted_logits(call.logits), call.counted_logits(logits))
-        return largest_multiple(apart, self.near)
+        expected, actual = (call.prompt.counted_logits(each, call.past) for each in (call.logits, logits))
+        return largest_multiple(distance_of_spread(expected, actual), self.near)
 
     def begin(self) -> str:
         """Return where the difference begins, in a clause."""
@@ -192,10 +187,10 @@ def _calls_of(originals: Originals, prompt: Prompt) -> Iterator[Call]:
     past, mask, logits = 0, prompt.mask, begin_prompt(oracle, prompt)
     for tokens in prompt.steps:
         fed = oracle.later_feed(tokens)
-        yield Call(past, exports, logits, mask)
+        yield Call(prompt, past, exports, logits, mask)
         past, exports, logits = mask.shape[1], ((originals.step, fed, ""),), oracle.step(tokens)
         mask = np.concatenate([mask, np.ones_like(tokens)], 1)
-    yield Call(past, exports, logits, mask)
+    yield Call(prompt, past, exports, logits, mask)
 
 
 def find_bundle_causes(
