@@ -147,14 +147,18 @@ class Oracle:
         assert self._decoder is not None
         self._inputs = self._inputs if beside is None else beside
         tokens = tokens.reshape(len(self._mask), -1)
-        self._mask = np.concatenate([self._mask, np.ones_like(tokens) if mask is None else mask], 1)
-        if self._placed is not None:  # what follows counts on from the last position
-            self._placed = self._placed[..., -1:] + 1 + np.arange(tokens.shape[1])
+        self._advance(tokens, mask)
         model = self._decoder.later
         choice = self._logits_choice(tokens) if self._decoder.first is model else {}
         self.outputs, self.cache = self._decoder.step({**self._decoder_feed(model, tokens), **choice}, self.cache)
         self._states = {entry.past.name: self.outputs[entry.next.name] for entry in model.roles.states}
         return _logits_array(model, self.outputs)
+
+    def _advance(self, tokens: np.ndarray, mask: np.ndarray | None = None) -> None:
+        counting = np.ones_like(tokens) if mask is None else mask
+        self._mask = np.concatenate([self._mask, counting], 1) if self._mask.size else counting
+        if self._placed is not None:  # what follows counts on from the last position
+            self._placed = self._placed[..., -1:] + 1 + np.arange(tokens.shape[1])
 
     def encoder_feed(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Return what the encoder would be fed: what is given, and what a tokenizer or feature extractor adds."""
@@ -201,10 +205,10 @@ class Oracle:
     def later_feed(self, tokens: np.ndarray) -> Arrays:
         """Return the feed of a step on the next tokens, its KV cache included; it does not run."""
         assert self._decoder is not None
-        model, before = self._decoder.later, self._mask
-        self._mask = np.concatenate([before, np.ones_like(tokens)], 1) if before.size else np.ones_like(tokens)
+        model, before = self._decoder.later, (self._mask, self._placed)
+        self._advance(tokens)
         feed = self._decoder_feed(model, tokens)
-        self._mask = before
+        self._mask, self._placed = before
         past = {value.name: self.cache[entry.slot] for value, entry in model.roles.pasts.items() if self.cache}
         return {**feed, **(past or _empty_past(self._sliding or model, len(tokens)))}
 
