@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -156,48 +156,24 @@ def share_texts(grades: Mapping[str, int], total: int) -> str:
     return f"{', '.join(found)}, of {total:,}" if found else ""
 
 
-def limited_equivalence(
-    original: Model,
-    rewritten: Model,
-    *,
-    narrower: bool,
-    values: Mapping[str, object],
-    seconds: float | None,
-    unread: Sequence[str] = (),
-    unwritten: Sequence[str] = (),
-    seed: int = 0,
-    computed: Sequence[str] = (),
-) -> Equivalence:
-    """Check for equivalence within a time: see `graphkit.equivalence.check_equivalence`.
+def limited_equivalence(check: Callable[..., Equivalence], rewritten: Model, seconds: float | None) -> Equivalence:
+    """Check for equivalence within a time, None for a minute: `check` is `check_equivalence` of a rewrite.
 
-    The names in the rewrite are those of the original, and None stands for a minute. Where as much is proven without
-    it, dims of one name need not be one size, which is tried first.
+    Where as much is proven without it, dims of one name need not be one size, which is tried first.
     """
-    from graphkit.equivalence.check import check_equivalence  # which a report without a proof needs not
-    from graphkit.matching.value_numbering import ConstantNumbers
+    from graphkit.matching.value_numbering import ConstantNumbers  # which a report without a proof needs not
 
     numbers = ConstantNumbers()
 
-    def check(dims: DimNames) -> Equivalence:
+    def check_in_time(dims: DimNames) -> Equivalence:
         try:
             with time_limit("the proof by normal forms", SECONDS if seconds is None else seconds):
-                return check_equivalence(
-                    original,
-                    rewritten,
-                    narrower=narrower,
-                    values=values,
-                    unread=unread,
-                    unwritten=unwritten,
-                    dims=dims,
-                    seed=seed,
-                    computed=computed,
-                    numbers=numbers,
-                )
+                return check(dims=dims, numbers=numbers)
         except (ModelError, OutOfTimeError) as error:
             return Equivalence.unknown((value.name for value in rewritten.graph.outputs), str(error))
 
-    apart = check("apart")  # most that fail so fail early
+    apart = check_in_time("apart")  # most that fail so fail early
     if apart.is_proven and not apart.limits and apart.strength[1] == 0:
         return apart
-    found = check("related")
+    found = check_in_time("related")
     return apart if found.proven and found.shared_dims and apart.strength >= found.strength else found

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +28,7 @@ from msgspec import structs
 from onnx import helper
 
 from graphkit.dtypes import inline_array
+from graphkit.equivalence.check import check_equivalence
 from graphkit.equivalence.equivalence_summary import EquivalenceSummary, limited_equivalence
 from graphkit.equivalence.interface import cut_open
 from graphkit.equivalence.loading import loadable_copy, loading_refusal
@@ -382,17 +383,18 @@ class RewriteVerifier:
             what = "the rank" if str(pair.dim).startswith(RANK_OF) else "a dim"
             reason = f"{what} of input {pair.name} depends on data: it is not known that it is {pair.size}"
             return Equivalence.unknown((value.name for value in after.graph.outputs), reason)
-        return limited_equivalence(
+        check = partial(
+            check_equivalence,
             before,
             after,
             narrower=bool(self.fixed or self.options.symbols) or part is not None,
             unread=[] if part is None else part.unread(before),
             unwritten=[] if part is None else part.unwritten_outputs(before),
             values=self.options.values,
-            seconds=self.options.limits.seconds,
             seed=self.options.seed,
             computed=() if part is None else part.cuts,
         )
+        return limited_equivalence(check, after, self.options.limits.seconds)
 
     def _input_changes(self) -> list[Change]:
         (before, after), part = self.two.models, self.two.part

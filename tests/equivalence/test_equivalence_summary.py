@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +190,7 @@ def test_a_difference_is_no_proof_of_any_kind() -> None:
 
 
 def test_normal_forms_that_take_too_long_leave_the_runs() -> None:
-    shown = EquivalenceSummary.of(limited_equivalence(PLAIN, PLAIN, narrower=False, values={}, seconds=0.0))
+    shown = EquivalenceSummary.of(limited_equivalence(partial(check_equivalence, PLAIN, PLAIN), PLAIN, 0.0))
     assert not shown.proven
     assert shown.unproven["y"].startswith("the proof by normal forms does not finish in 0 s")
 
@@ -219,9 +220,7 @@ def test_many_outputs_that_are_not_proven_are_counted() -> None:
         ({"verdict": "unknown"}, False),
     ],
 )
-def test_dims_of_one_name_are_apart_where_as_much_is_proven(
-    apart: dict[str, Any], is_taken: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dims_of_one_name_are_apart_where_as_much_is_proven(apart: dict[str, Any], is_taken: bool) -> None:
     exact = check_equivalence(PLAIN, PLAIN)
     fields = {name: value for name, value in apart.items() if name != "limits"}
     weaker = replace(
@@ -231,9 +230,12 @@ def test_dims_of_one_name_are_apart_where_as_much_is_proven(
     )
     related = replace(exact, shared_dims=("one batch",))
     found = {"apart": weaker, "related": related}
-    monkeypatch.setattr("graphkit.equivalence.check.check_equivalence", lambda *_, dims, **__: found[dims])
-    chosen = limited_equivalence(PLAIN, PLAIN, narrower=False, values={}, seconds=None)
+
+    def check(*, dims: str, **_: object) -> Equivalence:
+        return found[dims]
+
+    chosen = limited_equivalence(check, PLAIN, None)
     assert chosen is (weaker if is_taken else related)
     found["related"] = replace(related, shared_dims=())
-    chosen = limited_equivalence(PLAIN, PLAIN, narrower=False, values={}, seconds=None)
+    chosen = limited_equivalence(check, PLAIN, None)
     assert chosen is (weaker if not apart else found["related"])
