@@ -131,10 +131,10 @@ class Application(Struct, frozen=True, eq=False):
             raise UnknownError(f"the elements of input {index} depend on sizes")
         return [each for each in found if each is not None]
 
-    def listed_numbers(self, index: int, name: str) -> list[int] | None:
-        """Return the numbers of an argument, or of the attribute that it once was; None where neither is given."""
-        if self.arg(index) is not None:
-            return self.numbers(index)
+    def listed_numbers(self, name: str) -> list[int] | None:
+        """Return the numbers of the second argument, or of the attribute that it was once; None without either."""
+        if self.arg(1) is not None:
+            return self.numbers(1)
         return None if name not in self.node.attributes else [*self.attr(name, ())]
 
 

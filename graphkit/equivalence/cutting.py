@@ -76,7 +76,7 @@ def cut_part(app: Application) -> Result:
     """A part of a Split is a Slice, where its parts are known."""
     source, count = app.operand(0), len(app.node.outputs)
     axis = app.axis(app.attr("axis", 0), len(source.shape))
-    listed, size = app.listed_numbers(1, "split"), source.shape[axis].constant
+    listed, size = app.listed_numbers("split"), source.shape[axis].constant
     if listed is None and (size is None or size % count):
         return "its parts are not known"
     listed = [(size or 0) // count] * count if listed is None else listed

@@ -100,13 +100,13 @@ def _is_as_large(app: Application) -> bool:
 
 
 def _always_squeezes(app: Application) -> bool:
-    source, axes = app.operand(0).shape, app.listed_numbers(1, "axes") or ()  # all dims of 1 where none are given
+    source, axes = app.operand(0).shape, app.listed_numbers("axes") or ()  # all dims of 1 where none are given
     dims = (source[app.axis(axis, len(source))] for axis in axes)
     return _is_as_large(app) and all(app.tools.required.expr(dim) == 1 for dim in dims)
 
 
 def _always_unsqueezes(app: Application) -> bool:
-    if (axes := app.listed_numbers(1, "axes")) is None or not _is_as_large(app):
+    if (axes := app.listed_numbers("axes")) is None or not _is_as_large(app):
         return False
     return len(app.front_axes(axes, len(app.operand(0).shape) + len(axes))) == len(axes)
 
@@ -224,7 +224,7 @@ def _always_transposes(app: Application) -> bool:
 
 
 def _always_reduces(app: Application) -> bool:
-    axes, rank = app.listed_numbers(1, "axes"), len(app.operand(0).shape)
+    axes, rank = app.listed_numbers("axes"), len(app.operand(0).shape)
     return axes is not None and _is_float(app) and all(-rank <= axis < rank for axis in axes)
 
 

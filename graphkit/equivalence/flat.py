@@ -297,7 +297,7 @@ def work_on_rows(app: Application) -> Result:
 def reduce_rows(app: Application) -> Result:
     """Reduce the last axis row by row, and shape the result afterwards."""
     first, finds_place = app.operand(0), app.node.is_op("ArgMax", "ArgMin")
-    axes, rank = [app.attr("axis", 0)] if finds_place else app.listed_numbers(1, "axes"), len(first.shape)
+    axes, rank = [app.attr("axis", 0)] if finds_place else app.listed_numbers("axes"), len(first.shape)
     if not rank or axes not in ([-1], [rank - 1]):
         return "it is over another axis than the last"
     rows = dims_product(first.shape[:-1])

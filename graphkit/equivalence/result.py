@@ -28,9 +28,6 @@ class ComparedConstants(Struct, frozen=True):
     count: int = 0
     largest: float = 0.0  # the largest difference, relative to the magnitude of the constant
 
-    def __add__(self, other: ComparedConstants) -> ComparedConstants:
-        return ComparedConstants(self.count + other.count, max(self.largest, other.largest))
-
     def __str__(self) -> str:
         constants = "1 computed constant agrees" if self.count == 1 else f"{self.count:,} computed constants agree"
         exact = "its exact value" if self.count == 1 else "their exact values"

@@ -139,7 +139,7 @@ class _Matcher:
                 if node.results and not any(value in matching.forth for value in node.results):
                     twin = self._find_twin(node) or self._lone_reader(node, same_operator)
                     if twin := twin or self._lone_reader(node, matching.reads_same):
-                        matching.add_nodes(node, twin, "structure")
+                        matching.add_nodes(node, twin)
         else:  # by name, whatever their dims are, where the operators are the same
             for x in shared:
                 y = self.by_name[x.name]
@@ -178,14 +178,14 @@ class _Matcher:
                 matching.add(value, two, "name")
         twin = self._find_twin(node) if any(value not in matching.forth for value in outputs) else None
         if twin is not None and any(value.name in self.names_of_a for value in twin.results):
-            matching.add_nodes(node, twin, "structure")  # B counted on from another number
+            matching.add_nodes(node, twin)  # B counted on from another number
         named = [(value, two) for value, two in named if value not in matching.forth]
         named = [(value, two) for value, two in named if may_be_equal(self.a.dims(value), self.b.dims(two))]
         for value, two in named:
             if (uses := _uses_of(value)) and uses == _uses_of(two):
                 matching.add(value, two, "name")
         if twin is not None:
-            matching.add_nodes(node, twin, "structure")
+            matching.add_nodes(node, twin)
         for value, two in named:
             namesake = two.producer
             if value in matching.forth or namesake is None or not same_operator(node, namesake):
@@ -200,7 +200,7 @@ class _Matcher:
             moved = self.changed and is_counted(value.name) and reads_others
             reader = self._lone_reader(node, same_operator) if moved else None
             if reader is not None:
-                matching.add_nodes(node, reader, "structure")
+                matching.add_nodes(node, reader)
             else:
                 matching.add(value, two, "name")
 
@@ -324,11 +324,11 @@ class Matching(Struct, eq=False):
         """Take back the match of a value of A."""
         del self.back[self.forth.pop(value_a)], self.how[value_a]
 
-    def add_nodes(self, node_a: Node, node_b: Node, how: How) -> None:
-        """Match the outputs of two nodes of one operator."""
+    def add_nodes(self, node_a: Node, node_b: Node) -> None:
+        """Match the outputs of two nodes of one operator, by structure."""
         for x, y in zip(node_a.outputs, node_b.outputs, strict=False):
             if x is not None and y is not None:
-                self.add(x, y, how)
+                self.add(x, y, "structure")
 
     def same_constants(self, value_a: Value, value_b: Value) -> bool:
         """Whether two constants have one dtype, the same dims and the same bytes."""

@@ -200,9 +200,9 @@ def elementwise_difference(expected: np.ndarray, actual: np.ndarray, floor: floa
         return np.asarray(np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart)))
 
 
-def largest_magnitude(array: np.ndarray, floor: float = -math.inf) -> float:
+def largest_magnitude(array: np.ndarray) -> float:
     """Return the largest magnitude in an array, of numbers that do not stand for infinity."""
-    return float(np.abs(_counted_elements(array.astype(np.float64), floor)).max(initial=0.0))
+    return float(np.abs(_counted_elements(array.astype(np.float64), -math.inf)).max(initial=0.0))
 
 
 def _counted_elements(wide: np.ndarray, floor: float) -> np.ndarray:
