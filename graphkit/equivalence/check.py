@@ -9,7 +9,6 @@ engine, of which it believes no word that onnxruntime does not confirm: see `che
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
@@ -30,7 +29,7 @@ from graphkit.equivalence.terms import Constants, Term, Terms
 from graphkit.errors import ModelError, UsageError
 from graphkit.graph.dataflow import find_misfit
 from graphkit.graph.declared_types import declared_dims
-from graphkit.graph.names import family_labels, join_words, label_families
+from graphkit.graph.names import family_labels, group_pairs, join_words, label_families
 from graphkit.graph.view import Value, all_nodes, all_scopes, chain_end
 from graphkit.matching.value_numbering import ConstantNumbers
 from graphkit.model import Model, ModelLike, as_model
@@ -373,10 +372,8 @@ def _pair_by_term(mine: Mapping[Term, list[Value]], theirs: Mapping[Term, list[V
 
 
 def _pair_alike(values: Sequence[Value], others: Sequence[Value], key: AlikeBy) -> dict[Value, Value]:
-    waiting: dict[Hashable, deque[Value]] = {}
-    for other in others:
-        waiting.setdefault(key(other), deque()).append(other)
-    return {value: found.popleft() for value in values if (found := waiting.get(key(value)))}
+    waiting = group_pairs((key(other), other) for other in others)
+    return {value: found.pop(0) for value in values if (found := waiting.get(key(value)))}
 
 
 def _operator_key(value: Value) -> Hashable:
@@ -391,9 +388,6 @@ KEYS: tuple[AlikeBy, ...] = (
 
 def _by_term(model: Model, reading: Reading) -> dict[Term, list[Value]]:
     """Return the values of a main graph that nodes compute, by term."""
-    found: dict[Term, list[Value]] = {}
-    for value in reading.values:
-        here = model.graph.values.get(value.name) if value.scope is reading.model.graph else None  # none of a function
-        if here is not None and here.producer is not None:
-            found.setdefault(reading.values[value], []).append(here)
-    return found
+    read = ((value.name, term) for value, term in reading.values.items() if value.scope is reading.model.graph)
+    here = ((term, model.graph.values.get(name)) for name, term in read)  # None for what a function computes
+    return group_pairs((term, value) for term, value in here if value is not None and value.producer is not None)

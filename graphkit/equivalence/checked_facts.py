@@ -28,6 +28,7 @@ from graphkit.equivalence.application import Reading
 from graphkit.equivalence.result import LEAST_SIZES
 from graphkit.equivalence.spelling import OF_KERNEL
 from graphkit.errors import ModelError
+from graphkit.graph.names import group_pairs
 from graphkit.graph.view import Node, Value, walk_breadth_first
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model
@@ -428,12 +429,11 @@ def _equalise_sizes(claim: _Claim, values: Values) -> Iterator[Values]:
 
 def _run_claims(claims: Sequence[_Claim], seed: int) -> Iterator[None]:
     """Run claims at as many sizes as are needed, and those that fail at some at others; yield when a round is begun."""
-    numbers: dict[tuple[Hashable, bool], set[int]] = {}
-    symbols: dict[tuple[Hashable, bool], list[Symbol]] = {}
-    for claim in claims:
-        numbers.setdefault(claim.group, set()).update(claim.numbers)
-        symbols.setdefault(claim.group, [claim.symbols[name] for name in sorted(claim.symbols)])
-    drawn = {group: _draw_sizes(symbols[group], numbers[group], group[1], seed) for group in numbers}
+    drawn: dict[Hashable, Values] = {}  # of all claims with the same symbols
+    for group, alike in group_pairs((claim.group, claim) for claim in claims).items():
+        symbols = [alike[0].symbols[name] for name in sorted(alike[0].symbols)]
+        numbers = set[int]().union(*(claim.numbers for claim in alike))
+        drawn[group] = _draw_sizes(symbols, numbers, group[1], seed)
     waiting = {claim: _sizes_of(claim, drawn[claim.group]) for claim in claims if claim.feeds is not None}
     for count in ROUNDS:
         check_time()

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import tee, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -353,18 +352,15 @@ def _tensor_runs(
             feed = maker.make(sizes(count), zeros)
             yield {name: make_open_mask(array, masks[name]) if name in masks else array for name, array in feed.items()}
 
-    parts = []
+    runs: list[dict[str, np.ndarray]] = [{} for _ in numbers]
     for scope in all_scopes(model.scopes):
         values = [value for value in scope.values.values() if value in known]
         first = next(run_part(model, values, feeds(numbers[:1])), {}) if values else {}
-        if fitting := [value for value in values if value.name in first and fits(first[value.name])]:
-            parts.append(fitting)
-    runs: list[dict[str, np.ndarray]] = [{} for _ in numbers]
-    outputs = (run_part(model, part, feed) for part, feed in zip(parts, tee(feeds(numbers), len(parts)), strict=True))
-    for run, outputs_of_parts in zip(runs, zip_longest(*outputs, fillvalue={}), strict=False):
-        run.update(item for arrays in outputs_of_parts for item in arrays.items())
-        if sum(array.size for array in run.values()) > MOST:
-            return []
+        fitting = [value for value in values if value.name in first and fits(first[value.name])]
+        for run, arrays in zip(runs, run_part(model, fitting, feeds(numbers)) if fitting else (), strict=False):
+            run.update(arrays)
+            if sum(array.size for array in run.values()) > MOST:
+                return []
     return runs
 
 
