@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from graphkit.equivalence.terms import Constants, Term, Terms, without_reshape
 from graphkit.ops.tensor import Dims, dims_product, sizes_of
 from graphkit.shapes import Expr, const, lower, upper
-from graphkit.symbolic.algebra import divide_exactly
+from graphkit.symbolic.algebra import divide_exactly, exact_quotient
 
 MAX_PARTS = 64  # of a Concat inside another one: Concats of themselves would have 2 to the power of their number
 JOINED = (1,)  # the axis of a Concat, whose axes before and behind are merged
@@ -262,8 +262,8 @@ def align_dims(left: Dims, right: Dims) -> tuple[list[Expr], list[list[int]], li
     while all(rest):
         one, other = rest[0][-1], rest[1][-1]
         pairs = ((one, other), (other, one))
-        part = next((each for each, whole in pairs if each == whole or _divides(each, whole)), None)
-        if part is None:
+        both = (each for each, whole in pairs if each == whole or exact_quotient(whole, each) is not None)
+        if (part := next(both, None)) is None:
             return None
         for axes, dims, known in zip(long, rest, found, strict=True):
             known[axes[-1]].append(len(fine))
@@ -272,10 +272,6 @@ def align_dims(left: Dims, right: Dims) -> tuple[list[Expr], list[list[int]], li
                 del dims[-1], axes[-1]
         fine.append(part)
     return None if any(rest) else (fine, found[0], found[1])
-
-
-def _divides(part: Expr, whole: Expr) -> bool:
-    return part != 0 and divide_exactly(whole, part) * part == whole
 
 
 def group_axes(shapes: Sequence[Dims], whole: Dims) -> list[tuple[tuple[bool, ...], list[int]]]:

@@ -21,7 +21,7 @@ from graphkit.shapes import AS_DECLARED, DimSpec, Expr, Shapes, const, infer, pa
 from graphkit.shapes.graph_inputs import Inputs
 from graphkit.shapes.infer import infer_from, infer_roughly
 from graphkit.shapes.input_dims import DeclaredInputs, read_alike
-from graphkit.symbolic.algebra import lower, minimum, upper
+from graphkit.symbolic.algebra import exact_quotient, lower, minimum, upper
 from graphkit.symbolic.expr import OPERATIONS, Atom, Call, Monomial, TooComplexError
 
 # The shapes of an original and its rewrite over the same dims of their inputs.
@@ -162,7 +162,7 @@ class RequiredProducts:
         if (atom := divisor.atom) is None or lower(divisor) < 1:
             return None
         for product, number in self.known.items():
-            if atom in product and (times := _ratio_to_number(dividend, self.expr(number))) is not None:
+            if atom in product and (times := exact_quotient(dividend, self.expr(number))) is not None:
                 return _without_product(product, (atom,)) * times
         return None
 
@@ -180,17 +180,6 @@ class RequiredProducts:
                 return expr
             expr = total
         return expr
-
-
-def _ratio_to_number(expr: Expr, number: Expr) -> Expr | None:
-    """Return what a number is multiplied with in an expression, None where it is no factor of that."""
-    if not expr.terms or not number.terms:
-        return None
-    (monomial, factor), (unit, each) = expr.terms[0], number.terms[0]
-    if Counter(unit) - Counter(monomial):
-        return None
-    times = _without_product(monomial, unit) * (factor // each)
-    return times if expr == number * times else None
 
 
 def _without_product(monomial: Monomial, product: Monomial) -> Expr:

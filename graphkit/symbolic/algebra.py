@@ -335,6 +335,12 @@ def divide_exactly(dividend: Value, divisor: Value) -> Expr:
     return floor_div(dividend, divisor)
 
 
+def exact_quotient(dividend: Expr, divisor: Expr) -> Expr | None:
+    """Return the quotient of a division that leaves no rest at any size, None where it may, or where it is by 0."""
+    quotient, rest = _polynomial_division(dividend, divisor) if divisor.terms else (divisor, const(1))
+    return None if rest.terms else quotient
+
+
 def _polynomial_division(dividend: Expr, divisor: Expr) -> tuple[Expr, Expr]:
     """Return quotient and rest. With a divisor of several terms, the rest is either 0 or the whole dividend."""
     quotient, rest = const(0), dividend
