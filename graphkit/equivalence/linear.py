@@ -19,7 +19,7 @@ from graphkit.equivalence import cutting, flat
 from graphkit.equivalence.application import Application, Result, Tools
 from graphkit.equivalence.axioms import AXIOMS, FIRST_AXIOMS, Axiom
 from graphkit.equivalence.cutting import find_padding
-from graphkit.equivalence.movement import expands_to
+from graphkit.equivalence.movement import expands_to, merge_around
 from graphkit.equivalence.spelling import OF_KERNEL
 from graphkit.equivalence.terms import Key, RealArray, Term, without_movement, without_reshape
 from graphkit.graph.operator_traits import REARRANGING
@@ -61,9 +61,7 @@ def change_term(tools: Tools, term: Term, change: Change) -> Term:
     if bare is not term and bare.dims and (axis is None or bare.dims[axis] == term.shape[axis]):
         return tools.movement.expand(change_term(tools, bare, change), term.shape)
     constant = tools.reals.of_array(change.vector, term.dtype, change.kind)
-    dims: Dims = (dims_product(term.shape),)
-    if axis is not None:
-        dims = (dims_product(term.shape[:axis]), term.shape[axis], dims_product(term.shape[axis + 1 :]))
+    dims: Dims = (dims_product(term.shape),) if axis is None else merge_around(term.shape, axis)
     args = tools.movement.reshape(term, dims), constant
     return tools.movement.reshape(tools.terms.make(change.kind, (), args, term.dtype, dims), term.shape)
 

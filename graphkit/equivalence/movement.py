@@ -162,9 +162,8 @@ class Movement:
 
     def cut_axis(self, term: Term, axis: int, op: str, taken: tuple[Expr, Expr] | tuple[Expr, Expr, int]) -> Term:
         """Return elements along an axis: the first, how many there are, and of every so many elements the step."""
-        before, behind = dims_product(term.shape[:axis]), dims_product(term.shape[axis + 1 :])
-        source = self.reshape(term, (before, term.shape[axis], behind))
-        made = self.terms.make(op, taken, (source,), term.dtype, (before, taken[1], behind))
+        around = merge_around(term.shape, axis)
+        made = self.terms.make(op, taken, (self.reshape(term, around),), term.dtype, _with_dim(around, 1, taken[1]))
         return self.reshape(made, _with_dim(term.shape, axis, taken[1]))
 
     def _cut_term(self, term: Term, axis: int) -> tuple[Term, Expr, Expr] | None:
@@ -172,7 +171,7 @@ class Movement:
         inner = without_reshape(term)
         if inner is None or inner.op != "Slice" or term.dims is None or (source := inner.args[0]) is None:
             return None
-        if inner.dims != (dims_product(term.dims[:axis]), term.dims[axis], dims_product(term.dims[axis + 1 :])):
+        if inner.dims != merge_around(term.dims, axis):
             return None
         match inner.attributes:
             case (Expr() as start, Expr() as length):
@@ -201,9 +200,8 @@ class Movement:
         if inner is None or inner.op != "Concat" or inner.attributes != JOINED or inner.dims is None:
             return None
         dims = term.dims or ()
-        before, total, behind = inner.dims
         for axis, dim in enumerate(dims):
-            if dim == total and dims_product(dims[:axis]) == before and dims_product(dims[axis + 1 :]) == behind:
+            if dim == inner.dims[1] and merge_around(dims, axis) == inner.dims:
                 parts = [part for part in inner.args if part is not None and part.dims is not None]
                 return axis, [self.reshape(part, _with_dim(dims, axis, part.dims[1])) for part in parts if part.dims]
         return None
@@ -230,9 +228,8 @@ class Movement:
         others = {None if part.dims is None else _with_dim(part.dims, axis, const(0)) for part in listed}
         if dims is None or others != {_with_dim(dims, axis, const(0))}:
             return self.terms.make("Concat", (axis, "of other dims"), listed or parts, parts[0].dtype, dims)
-        before, behind = dims_product(dims[:axis]), dims_product(dims[axis + 1 :])
-        merged = [self.reshape(part, (before, part.dims[axis], behind)) for part in listed if part.dims is not None]
-        made = self.terms.make("Concat", JOINED, merged, listed[0].dtype, (before, dims[axis], behind))
+        merged = [self.reshape(part, merge_around(part.shape, axis)) for part in listed]
+        made = self.terms.make("Concat", JOINED, merged, listed[0].dtype, merge_around(dims, axis))
         return self.reshape(made, dims)
 
     def _join_neighbours(self, before: Term, behind: Term, axis: int) -> Term | None:
@@ -247,6 +244,11 @@ class Movement:
 def leading_ones(dims: Dims) -> int:
     """Return how many dims of 1 come first, which broadcasting makes anyway."""
     return next((axis for axis, dim in enumerate(dims) if dim != 1), len(dims))
+
+
+def merge_around(dims: Dims, axis: int) -> Dims:
+    """Return an axis of dims, with all axes before it as one, and all behind it."""
+    return dims_product(dims[:axis]), dims[axis], dims_product(dims[axis + 1 :])
 
 
 def _with_dim(dims: Dims, axis: int, dim: Expr) -> Dims:
