@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from graphkit.analysis.architecture import architecture
 from graphkit.analysis.model_fit import first_states
+from graphkit.analysis.model_interface import MANIFEST
 from graphkit.contract.host_contract import Generation
 from graphkit.deploy.export_inputs import (
     drop_idle_inputs,
@@ -323,13 +324,18 @@ def models_by_role(folder: Path, models: Sequence[Model]) -> dict[str, Model]:
     """Return the models of an export as `encoder`, `first`, `step` and `merged`, as many as there are."""
     started = [m for m in models if not m.roles.cache and any(first_states(m, step) for step in models)]
     by_role: dict[str, Model] = {}
-    for model in models:
+    components = read_settings(folder / MANIFEST).get("components")
+    parts = components.values() if isinstance(components, dict) else ()
+    listed = {str(part.get("file")) for part in parts if isinstance(part, dict)}
+    for model in sorted(models, key=lambda model: model.name not in listed):
         # it reads a prompt at once, as a step of recurrent state does token by token
         role = "first" if model in started else pipeline_role(model)
         if role in by_role and role == "encoder" and all(each.roles.logits for each in (model, by_role[role])):
             raise UsageError(
                 f"{shown_path(folder)}: no decoder here gives a cache to keep - export it with use_cache=True"
             )
+        if role in by_role and by_role[role].name in listed and model.name not in listed:
+            continue  # such as a fold of it, which lies beside it
         if role in by_role:
             problem = f"{by_role[role].name} and {model.name} are both for the same step"
             raise UsageError(f"{shown_path(folder)}: {problem} - move one elsewhere")

@@ -386,6 +386,18 @@ def check_tokens(host: Host, export: Path) -> None:
             assert cut(np.array(given)) == cut(case["tokens"][0])
 
 
+def test_of_models_of_one_role_the_one_that_the_exporter_lists_counts(tmp_path: Path) -> None:
+    export = unpacked_export("qwen3-padded", tmp_path / "export")
+    graphkit.fold_file(export / "decode.onnx", export / "a.onnx", graphkit.FoldOptions(verify=False))
+    pipeline = find_pipeline(export)
+    assert pipeline.step is not None
+    assert pipeline.step.name == "decode.onnx"
+    for content in ("{}", '{"components": [1]}', '{"components": {"decode": 1, "prefill": {"file": ["decode.onnx"]}}}'):
+        (export / "export.json").write_text(content)
+        with pytest.raises(UsageError, match=r"a.onnx and decode.onnx are both for the same step - move one elsewhere"):
+            find_pipeline(export)
+
+
 def test_dims_of_one_meaning_get_one_name(tmp_path: Path) -> None:
     pipeline = find_pipeline(unpacked_export("qwen3-padded", tmp_path / "export")).with_decoders()
     assert pipeline.first is not None
