@@ -71,7 +71,8 @@ def derive_methods(pipeline: Pipeline, slots: int, update: Update) -> tuple[Meth
     if pipeline.parts:
         return (*_method_pair(first, step, slots, update), *map(_part_method, pipeline.parts))
     if pipeline.encoder is None:
-        return _method_pair(first, step, slots, update) if _takes_one(step) else _decoder_only(step, slots, update)
+        is_pair = _takes_one(step) or (first is not step and bool(first.roles.all(*SOURCES)))
+        return _method_pair(first, step, slots, update) if is_pair else _decoder_only(step, slots, update)
     if pipeline.is_apart:
         return (*_method_pair(first, step, slots, update), _part_method(pipeline.encoder, "encoder"))
     return _encoder_decoder(pipeline.encoder, first, step, slots, update)

@@ -11,13 +11,15 @@ from graphkit.analysis.model_fit import given_states
 from graphkit.errors import GraphkitError, UsageError
 from graphkit.graph.cache_entries import SLIDING, Slot, count_window_slots
 from graphkit.graph.declared_types import hinted_type
-from graphkit.graph.new_nodes import NewNode, make_gather, make_slice
+from graphkit.graph.new_nodes import NewNode, make_concat, make_gather, make_slice
 from graphkit.graph.roles import Axis, declared_rank
 from graphkit.graph.view import Value, unwrap_value
 from graphkit.model import Model
+from graphkit.passes.state.join_encoder import chain_models
+from graphkit.rewrite import Editor
 from graphkit.rewrite.base import copy_proto, keep_members
 from graphkit.rewrite.edits import remove_dead_code
-from graphkit.rewrite.new_interface import NewInput, with_interface, with_names, with_symbols
+from graphkit.rewrite.new_interface import NewInput, drop_dead_inputs, with_interface, with_names, with_symbols
 from graphkit.shapes import Expr, const, infer
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.shapes.input_dims import input_dims
@@ -110,6 +112,36 @@ def grow_window_caches(model: Model) -> Model:
         total = past + (shapes[tokens].dims or ())[1]
         outputs[after.name] = NewInput(after.name, shapes[after].dtype, (rows, groups, total, size))
     return with_interface(model.with_proto(proto), inputs, outputs)
+
+
+def start_with_encoder(encoder: Model, step: Model) -> Model:
+    """Return the first step of a decoder, of which an encoder gives the cross-attention cache and no model the logits.
+
+    It runs the encoder, and the decoder of later steps with nothing past. Refuse caches whose sizes are not known.
+    """
+    editor, dims, ports = Editor(step), input_dims(step), dict[str, NewInput]()
+    tokens, given = step.roles.first("tokens"), {entry.slot: entry.present for entry in encoder.roles.cache}
+    links = dict[str, str]()
+    for past, entry in step.roles.pasts.items():
+        if (present := given.get(entry.slot)) is not None:
+            links[past.name] = present.name
+            tensor = infer(encoder)[present]
+            ports[present.name] = NewInput(present.name, tensor.dtype, tensor.dims or ())
+            continue
+        _, *others = enumerate(dims[past.name] or (const(0),))
+        sizes = [size for at, dim in others if (size := 0 if at == entry.axis else dim.constant) is not None]
+        if tokens is None or len(sizes) < len(others) or 0 not in sizes:
+            raise UsageError(f"{step.name}: the sizes of its '{past.name}' are not known - declare them with set-dims")
+        rows, shape, empty = (editor.unique_name(f"{past.name}_{part}") for part in ("rows", "shape", "empty"))
+        kind = helper.tensor_dtype_to_np_dtype(editor.shapes[past].dtype)
+        nothing = editor.constant(np.zeros([1, *sizes], kind), f"{past.name}_nothing")
+        editor.insert_first(step.graph, NewNode("Shape", [tokens], [rows], {"start": 0, "end": 1}))
+        editor.insert_first(step.graph, make_concat([rows, editor.integers(sizes, f"{past.name}_sizes")], 0, shape))
+        editor.insert_first(step.graph, NewNode("Expand", [nothing, shape], [empty]))
+        editor.replace_all_uses(past, empty)
+    joined = chain_models(encoder.name, (encoder, drop_dead_inputs(editor.result())), links)
+    dropped = {value.name for value in encoder.graph.outputs} - ports.keys()
+    return with_interface(joined, {}, ports, dropped)
 
 
 def find_least_prompt(first: Model, step: Model) -> int:

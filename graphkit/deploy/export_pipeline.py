@@ -19,6 +19,7 @@ from graphkit.deploy.export_inputs import (
     pad_states,
     pass_positions,
     share_dim_names,
+    start_with_encoder,
     takes_positions,
 )
 from graphkit.equivalence.originals import Originals
@@ -216,6 +217,8 @@ def find_pipeline(path: Path) -> Pipeline:
             split = (language, head), tuple(model for model in used if model not in found)
     merged = by_role.get("merged")
     first, step = (merged, merged) if merged is not None else (by_role.get("first"), by_role.get("step"))
+    if first is not None and step is not None and first.roles.logits is None and not first.roles.all("tokens"):
+        first = start_with_encoder(first, step)
     exported = step
     step = grow_window_caches(step) if first is None and step is not None else step
     if first is not None and step is None:

@@ -202,7 +202,7 @@ def _nodes_ahead(stage: Stage, model: Model) -> tuple[GraphProto, set[str]]:
     needed = {*walk_breadth_first((value.producer for value in values if value.producer is not None), producing_nodes)}
     inner = (value for node in needed for body in node.bodies.values() for value in count_captured_values(body))
     read = {value.name for value in (*values, *inner, *(each for node in needed for each in node.operands))}
-    computed = {name for node in needed for name in node.proto.output}
+    computed = {value.name for node in needed for value in node.results}
     graph = model.adopt(stage.before).graph
     nodes = [deepcopy(node) for node in graph.node if computed & {*node.output}]
     weights = [deepcopy(each) for each in graph.initializer if each.name in read]

@@ -204,6 +204,15 @@ def multi_head(ctx: InferenceContext) -> list[Tensor]:
         return [Tensor(dtype, (dims[0], dims[1], dims[2] * dims[4]))]
     if ctx.has(1) and len(ctx.dims(1)) == 5:  # keys and values in one
         return [Tensor(dtype, dims)]
+    if ctx.has(1) and ctx.has(2):
+        keys, values = ctx.dims(1), ctx.dims(2)
+        for other in (keys, values):
+            ctx.same(dims[0], other[0], "the batches of queries, keys and values", "shall have same")
+        if len(keys) == len(values) == 3:
+            ctx.same(keys[1], values[1], "the lengths of keys and values", "(kv_sequence_length)")
+        elif len(keys) == len(values) == 4:
+            for mine, theirs in zip(keys[1:], values[1:], strict=True):
+                ctx.same(mine, theirs, "the dims of keys and values", "shall have same shape")
     return _infer_separate(ctx, 6, shares=ctx.has(6) and ctx.has(8))
 
 

@@ -203,6 +203,16 @@ PAIRS = {
     "several heads, past keys alone": (
         "com.microsoft.MultiHeadAttention<num_heads = 1>(x, x, x, , , , p)", "past keys without past values",
     ),
+    "several heads, cache": ("com.microsoft.MultiHeadAttention<num_heads = 1>(x, p, p)", ""),
+    "several heads, rows": (
+        "com.microsoft.MultiHeadAttention<num_heads = 1>(x, r, r)", "the batches of queries, keys and values",
+    ),
+    "several heads, lengths": (
+        "com.microsoft.MultiHeadAttention<num_heads = 1>(x, x, s)", "the lengths of keys and values",
+    ),
+    "several heads, lengths in a cache": (
+        "com.microsoft.MultiHeadAttention<num_heads = 1>(x, p, o)", "the dims of keys and values",
+    ),
     "standard, past": ("Attention(p, p, p, , p, p)", ""),
     "standard, past keys alone": ("Attention(p, p, p, , p)", "past keys without past values"),
 }  # fmt: skip
@@ -210,7 +220,7 @@ PAIRS = {
 
 @pytest.mark.parametrize(("node", "fault"), PAIRS.values(), ids=PAIRS)
 def test_inputs_of_an_attention_that_go_together_are_both_there(node: str, fault: str) -> None:
-    sizes = {"p": "1,1,1,16", "c": "3,8", "w": "1,2,48"}
+    sizes = {"p": "1,1,1,16", "c": "3,8", "w": "1,2,48", "r": "2,2,16", "s": "1,3,16", "o": "1,1,2,16"}
     constants = ", ".join(filled(dims).replace(" ", f" {name} = ", 1) for name, dims in sizes.items())
     more = "int32[1] l = {2}, int32 t = {3}"
     text = f"g (float[1, 2, 16] x) => (y, z) <{constants}, {more}> {{ z = Relu(x) y, k, v = {node} }}"

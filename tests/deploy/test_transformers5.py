@@ -656,6 +656,30 @@ def test_a_bundle_of_the_model_builder_has_attention_in_plain_operators_and_no_m
         assert [cut(np.array(row)) for row in given] == [cut(row) for row in case["tokens"]]
 
 
+def test_whisper_of_the_model_builder_begins_with_its_encoder_and_nothing_past(tmp_path: Path) -> None:
+    """Its encoder gives the cross-attention cache, and no model the logits of a first step."""
+    export = unpacked_export("whisper-builder", tmp_path / "export")
+    bundle = bundled(export, tmp_path / "bundle", verify=True)
+    report = lower_by_runs(export, tmp_path / "lowered", graphkit.LowerOptions(max_cache_len=32))
+    assert report.proof is not None
+    assert report.proof.findings() == ()
+    host = Host(tmp_path / "lowered")
+    for case in cases_of(export):
+        rows, count = case["tokens"].shape
+        start, sound = [case["prompt"]] * rows, {"audio_features": case["inputs"]["input_features"]}
+        logits, tokens = bundle.encode(start, **sound), []
+        for _ in range(count):
+            tokens.append(logits[:, -1].argmax(-1))
+            logits = bundle.step(tokens[-1][:, None])
+        assert list(map(cut, np.stack(tokens, 1))) == list(map(cut, case["tokens"]))
+        if rows == 1:
+            host.start(**sound)
+            given = [*map(host.step, case["prompt"])][-1:]
+            while len(given) < count:
+                given.append(host.step(int(given[-1].argmax())))
+            assert cut(np.array([logits.argmax() for logits in given])) == cut(case["tokens"][0])
+
+
 def slide_all_caches(file: Path) -> None:
     """Let each layer of a decoder keep the last eight tokens alone."""
     model = onnx.load(file, load_external_data=False)

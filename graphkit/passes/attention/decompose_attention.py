@@ -45,7 +45,8 @@ class HeadSizes(Struct, frozen=True):
     groups: int
     size: int  # of a head of queries and keys, and of values
     value_size: int
-    is_flat: bool  # whether heads lie side by side, `[batch, length, heads * size]`
+    is_flat: bool  # whether heads of queries lie side by side, `[batch, length, heads * size]`
+    has_flat_keys: bool  # whether those of keys and values do so too
     is_packed: bool  # whether queries, keys and values do so too
 
 
@@ -59,10 +60,10 @@ class _MaskBounds(ElementBounds):
 def _head_sizes(editor: Editor, node: Node) -> HeadSizes:
     operands = [value for value in node.inputs[:3] if value is not None]
     dims = [shape for value in operands if (shape := editor.shapes[value].dims) is not None]
-    is_packed, ranks = len(operands) == 1, {len(shape) for shape in dims}
-    if len(dims) != len(operands) or (len(dims), *ranks) not in ((1, 3), (3, 3), (3, 4)):
+    is_packed, ranks = len(operands) == 1, [len(shape) for shape in dims]
+    if len(dims) != len(operands) or ranks not in ([3], [3, 3, 3], [4, 4, 4], [3, 4, 4]):
         raise MatchFailure("queries, keys and values are not three tensors of rank 3 or of rank 4, or one of rank 3")
-    is_flat = ranks == {3}
+    is_flat, has_flat_keys = ranks[0] == 3, ranks[-1] == 3
     told = [node.attr(name, 0) or 0 for name in HEADS[node.operator]]
     heads, groups, *rest = told if is_flat else [shape[1].constant or 0 for shape in dims]
     last = [shape[-1].constant or 0 for shape in dims]
@@ -70,11 +71,14 @@ def _head_sizes(editor: Editor, node: Node) -> HeadSizes:
         raise MatchFailure("its heads and their size are not known numbers")
     if rest not in ([], [groups]) or (not is_flat and any(told) and told != [heads, groups]):
         raise MatchFailure("its attributes, keys and values do not have the same heads")
-    columns = [heads + 2 * groups] if is_packed else [heads, groups, groups] if is_flat else [1, 1, 1]
+    if is_flat and not has_flat_keys and any(shape[1].constant != groups for shape in dims[1:]):
+        raise MatchFailure("its keys and values do not have as many heads as its attributes say")
+    of_keys = groups if has_flat_keys else 1
+    columns = [heads + 2 * groups] if is_packed else [heads if is_flat else 1, of_keys, of_keys]
     size, *others = (width // count for width, count in zip(last, columns, strict=True))
     if any(width % count for width, count in zip(last, columns, strict=True)) or size != (others or [size])[0]:
         raise MatchFailure("its queries and keys are not heads of one size")
-    return HeadSizes(heads, groups, size, (others or [size])[-1], is_flat, is_packed)
+    return HeadSizes(heads, groups, size, (others or [size])[-1], is_flat, has_flat_keys, is_packed)
 
 
 def _check_parts(node: Node) -> None:
@@ -218,7 +222,8 @@ class _Parts(Builder):
         if sizes.is_packed:
             self.qkv = self._split_columns(self.node.inputs[0], list(map(operator.mul, heads, widths)), "qkv")
         operands = list(self.qkv)
-        for index, name in enumerate("qkv" if sizes.is_flat else ""):  # [batch, heads, length, size]
+        flat = "qkv" if sizes.has_flat_keys else "q" if sizes.is_flat else ""
+        for index, name in enumerate(flat):  # [batch, heads, length, size]
             shape = self.integers([0, 0, heads[index], widths[index]], f"{name}_heads")
             apart = self.append(make_reshape(operands[index], shape), f"{name}_apart")
             operands[index] = self.add("Transpose", apart, role=name, perm=[0, 2, 1, 3])

@@ -83,6 +83,9 @@ PLAIN = {
     "several heads, with a bias": attention(
         f"{FLAT4}, float[1, 2, S, T] m", f"y = {MULTI} <num_heads = 2, scale = 0.3> (q, k, v, , , m)"
     ),
+    "several heads, of keys and values as a cache has them": attention(
+        "float[N, S, 16] q, float[N, 2, T, 8] k, float[N, 2, T, 8] v", f"y = {MULTI} <num_heads = 2> (q, k, v)"
+    ),
     "several heads, causal": attention(
         FLAT4.replace("T", "S"), f"y = {MULTI} <num_heads = 2, unidirectional = 1> (q, k, v)"
     ),
@@ -177,6 +180,9 @@ KEPT = {
     ),
     "its attributes, keys and values do not have the same heads": attention(
         "float[N, 4, S, 4] q, float[N, 4, S, 4] k, float[N, 2, S, 4] v", "y = Attention (q, k, v)"
+    ),
+    "its keys and values do not have as many heads as its attributes say": attention(
+        "float[N, S, 16] q, float[N, 4, T, 8] k, float[N, 4, T, 8] v", f"y = {MULTI} <num_heads = 2> (q, k, v)"
     ),
     "its queries and keys are not heads of one size": attention(
         "float[N, 2, S, 4] q, float[N, 2, S, 6] k, float[N, 2, S, 4] v", "y = Attention (q, k, v)"
