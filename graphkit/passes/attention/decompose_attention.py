@@ -78,7 +78,8 @@ def _head_sizes(editor: Editor, node: Node) -> HeadSizes:
     size, *others = (width // count for width, count in zip(last, columns, strict=True))
     if any(width % count for width, count in zip(last, columns, strict=True)) or size != (others or [size])[0]:
         raise MatchFailure("its queries and keys are not heads of one size")
-    return HeadSizes(heads, groups, size, (others or [size])[-1], is_flat, has_flat_keys, is_packed)
+    layout = {"is_flat": is_flat, "has_flat_keys": has_flat_keys, "is_packed": is_packed}
+    return HeadSizes(heads, groups, size, (others or [size])[-1], **layout)
 
 
 def _check_parts(node: Node) -> None:
