@@ -948,7 +948,7 @@ summary       615 nodes, 108 initializers, ai.onnx 17
 architecture  Role: vision (its input pixel_values is an image)
 interface     2 inputs, 2 outputs
 costs         the 20 largest of 25 layers, and memory over time
-origins       16 expressions that compute shapes
+origins       the expressions that compute shapes
 what-if       how many nodes would be left if dims were numbers
 
 --only NAME shows a section, --full all of them.

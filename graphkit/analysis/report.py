@@ -14,7 +14,7 @@ from graphkit.analysis.hazards import Hazards, hazards
 from graphkit.analysis.kv_cache import DEFAULT_CONTEXT, kv_cache
 from graphkit.analysis.model_costs import Costs, costs
 from graphkit.analysis.model_interface import interface
-from graphkit.analysis.shape_ops import shape_ops, unknown_shapes
+from graphkit.analysis.shape_ops import ShapeOps, shape_ops, unknown_shapes
 from graphkit.analysis.shape_origins import origins, what_if
 from graphkit.analysis.summary import summary
 from graphkit.analysis.verdict import Verdict, verdict_of
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 COST_ROWS = 20
 HazardCheck = Callable[[Model, Hazards, Shapes], Hazards]
 LINE = 62  # columns of what a section says, beside its name
+ORIGINS, WHAT_IF = "the expressions that compute shapes", "how many nodes would be left if dims were numbers"
 HINT = "--only NAME shows a section, --full all of them."
 
 
@@ -50,6 +51,7 @@ class ReportOptions:
         provider: The device to say the placement on, such as "webgpu"; "" for none.
         spec: Input dims at which to look for them and to count costs, None for those declared.
         also: Names of sections to show besides those of `only`.
+        brief: Leave out the sections of which `in_brief` says one line, whatever is in them.
     """
 
     only: tuple[str, ...] = ()
@@ -62,6 +64,7 @@ class ReportOptions:
     provider: str = ""
     spec: DimSpec | None = None
     also: tuple[str, ...] = ()
+    brief: bool = False
 
     def __post_init__(self) -> None:
         if self.target is None and BLOCKERS.name in (*self.only, *self.also):
@@ -105,6 +108,7 @@ class Section(Struct, frozen=True):
     needs_shapes: bool = False  # whether it needs the shapes of the model's tensors
     compares: bool = False  # whether it uses the model after onnxoptimizer, with `options.optimize`
     is_judged: bool = False  # whether the verdict rests on it
+    line: str = ""  # what is said of it in brief where nodes compute shapes, whatever is in it
 
 
 def _origins_section(material: Material) -> Result:
@@ -147,8 +151,8 @@ SECTIONS = (
     Section("kv-cache", lambda m: kv_cache(m.model, m.options.context), is_judged=True),
     Section("costs", lambda m: costs(m.model, top=COST_ROWS, **m.sized_spec()), needs_shapes=True, is_judged=True),
     Section("shape-ops", lambda m: shape_ops(m.model, m.optimized), compares=True, is_judged=True),
-    Section("origins", _origins_section, needs_shapes=True, compares=True),
-    Section("what-if", lambda m: what_if(m.model, shapes=m.shapes), needs_shapes=True),
+    Section("origins", _origins_section, needs_shapes=True, compares=True, line=ORIGINS),
+    Section("what-if", lambda m: what_if(m.model, shapes=m.shapes), needs_shapes=True, line=WHAT_IF),
     Section("hazards", _hazards_section, needs_shapes=True, is_judged=True),
     Section("unknown-shapes", lambda m: unknown_shapes(m.model, shapes=m.shapes), needs_shapes=True, is_judged=True),
     Section("control-flow", lambda m: control_flow(m.model), is_judged=True),
@@ -163,7 +167,8 @@ PLACEMENT = Section("placement", _placement_section, needs_shapes=True)  # of a 
 def sections_of(options: ReportOptions) -> tuple[Section, ...]:
     """Return the sections that options ask for, in order."""
     every = _sections_for(options)
-    names = options.only or tuple(section.name for section in every if section not in EXTRAS)
+    usual = (section.name for section in every if section not in EXTRAS and not (options.brief and section.line))
+    names = options.only or tuple(usual)
     return tuple(section for section in every if section.name in (*names, *options.also))
 
 
@@ -271,8 +276,13 @@ def in_brief(full: Report, kept: Collection[str] = ()) -> Report:
     verdict = full.sections[VERDICT.name]
     assert isinstance(verdict, Verdict)
     told = {VERDICT.name, *kept, *(kind.section for kind, _ in in_order(verdict.faults))}
-    texts = {name: section.in_short() for name, section in full.sections.items() if not (kept or name in told)}
-    overview = Overview(tuple((name, text) for name, text in texts.items() if text), verdict.commands)
+    texts = {name: section.in_short() for name, section in full.sections.items()}
+    shape_ops = full.sections.get("shape-ops")
+    has_lines = isinstance(shape_ops, ShapeOps) and shape_ops.on_shapes > 0
+    texts |= {section.name: section.line * has_lines for section in SECTIONS if section.line}
+    order = (*SECTION_NAMES, *(name for name in texts if name not in SECTION_NAMES))
+    rows = tuple((name, texts[name]) for name in order if texts.get(name) and not (kept or name in told))
+    overview = Overview(rows, verdict.commands)
     shown = {name: section for name, section in full.sections.items() if name in kept}
     return replace(full, sections={VERDICT.name: replace(verdict, commands=()), **shown, "sections": overview})
 

@@ -84,10 +84,6 @@ class Origins(Result):
             text = f"{number}: {meanings_text(group.meanings) or group.expression}"
             yield from (NodeMark("Shape origins", meaning, "", path, text) for path in group.nodes)
 
-    def in_short(self) -> str:
-        compute = "computes" if len(self.groups) == 1 else "compute"
-        return f"{count_things(len(self.groups), 'expression(s)')} that {compute} shapes" if self.groups else ""
-
     def blocks(self) -> Iterator[Block]:
         if not self.groups:
             yield Prose("No node reads a shape from a tensor.")
@@ -342,9 +338,6 @@ class WhatIf(Result):
     today: tuple[OpCount, ...]
     freezes: tuple[Freeze, ...]
     stays: tuple[Stay, ...]
-
-    def in_short(self) -> str:
-        return "how many nodes would be left if dims were numbers" if super().in_short() else ""
 
     def blocks(self) -> Iterator[Block]:
         if not self.total:

@@ -135,7 +135,8 @@ def report(models: Sequence[str], options: Asked[ReportFlags], format: str | Non
             return
         result: Report | Comparison
         if is_alone:
-            result = analyse(loaded[0], report_options, progress=progress)
+            is_brief = chosen is Format.text and output is None and not (asked.full or asked.only or asked.optimize)
+            result = analyse(loaded[0], replace(report_options, brief=is_brief), progress=progress)
         else:
             from graphkit.analysis.comparison import compare
 
