@@ -112,9 +112,9 @@ class MergeChains(NodeRewrite):
 
     A chain that changes nothing is removed. Legality: the last shape can be written as a constant in the dims of the
     first tensor (see canonicalize-reshape), and no other node reads the inner tensors, unless the whole chain is
-    removed. A Transpose that only moves dims of 1 counts as a Reshape. Where no constant shape will do, or a -1 in it
-    could not be inferred though the chain runs, as with a batch of 0, one Unsqueeze or Squeeze takes its place, if it
-    does the same.
+    removed. A Transpose that only moves dims of 1 counts as a Reshape, and so does a Gather of the one element of an
+    axis. Where no constant shape will do, or a -1 in it could not be inferred though the chain runs, as with a batch of
+    0, one Unsqueeze or Squeeze takes its place, if it does the same.
 
     Before:
 
@@ -135,11 +135,12 @@ class MergeChains(NodeRewrite):
         }
     """
 
-    operators = (*sorted(RESHAPING), "Transpose")
+    operators = (*sorted(RESHAPING), "Gather", "Transpose")
 
     def edit_node(self, editor: Editor, node: Node) -> None:
         if not is_reshaping(editor, node):
-            self._merge_transposes(editor, node)
+            if node.is_op("Transpose"):
+                self._merge_transposes(editor, node)
             return
 
         def before(value: Value) -> Value | None:
@@ -234,11 +235,17 @@ def _possible_zeros(editor: Editor, value: Value, but: int) -> set[Atom | Expr]:
 
 
 def is_reshaping(editor: Editor, node: Node) -> bool:
-    """Whether a node keeps the order of the elements: a Transpose too, if it moves only dims of 1."""
+    """Whether a node keeps the order of the elements: a Transpose too, if it moves only dims of 1.
+
+    So does a Gather of the one element of an axis.
+    """
     source, perm = node.input(0), node.attr("perm", tuple) if node.is_op("Transpose") else None
+    dims = editor.shapes[source].dims if source is not None else None
+    if node.is_op("Gather") and dims and (indices := node.input(1)) is not None:
+        axis = node.axis(len(dims))
+        return axis is not None and dims[axis] == 1 and editor.shapes[indices].elements in ((0,), (-1,))
     if source is None or perm is None:
         return node.operator in RESHAPING
-    dims = editor.shapes[source].dims
     moved = [axis for axis in perm if dims is None or dims[axis] != 1]
     return dims is not None and moved == sorted(moved)
 

@@ -24,6 +24,9 @@ GONE = {
         "a = Reshape (x, flat) b = Unsqueeze (a, zero) c = Squeeze (b, zero) d = Reshape (c, back) y = Neg (d)"
     ),
     "an empty past": graph("a = Reshape (x, flat) b = Reshape (a, back) y = Neg (b)", "float[N, past, 4]"),
+    "a Gather of the one element of an axis": graph(
+        "a = Unsqueeze (x, one) b = Squeeze (zero) c = Gather <axis = 1> (a, b) y = Neg (c)"
+    ),
     "Transposes": graph("a = Transpose <perm = [1, 0, 2]> (x) b = Transpose <perm = [1, 0, 2]> (a) y = Neg (b)"),
 }
 
@@ -72,6 +75,12 @@ def test_a_transpose_that_moves_dims_of_1_is_a_reshape() -> None:
 
 
 STAYS = {
+    "a Gather from an axis of several": graph(
+        "a = Squeeze (zero) b = Gather <axis = 2> (x, a) c = Unsqueeze (b, last) y = Neg (c)"
+    ),
+    "a Gather of one element twice": graph(
+        "a = Unsqueeze (x, one) b = Concat <axis = 0> (zero, zero) c = Gather <axis = 1> (a, b) y = Neg (c)"
+    ),
     "an inner tensor that others read": graph(
         "a = Reshape (x, flat) b = Unsqueeze (a, zero) c = Neg (a) d = Unsqueeze (c, zero) y = Add (b, d)"
     ),
