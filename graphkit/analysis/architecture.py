@@ -121,7 +121,7 @@ def _model_role(model: Model, cache: KVCache) -> tuple[str, str]:
             return "decoder with past", "it takes a KV cache and what an encoder made"
         state = ", recurrent state," if roles.states else ","
         return "decoder-only", f"it takes a KV cache{state} and nothing from an encoder"
-    if roles.states and not roles.all("image"):
+    if roles.states and not roles.all("image") and not (tokens and cache.feeds):  # a static cache counts its tokens
         if tokens:
             return "recurrent decoder", "it takes tokens and recurrent state, and no KV cache"
         return "recurrent", "it takes recurrent state, which each step replaces"

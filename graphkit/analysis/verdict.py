@@ -61,7 +61,7 @@ CHECKABLE = {"wrong-shape", "empty-dim"}
 ALONE = ("encoder", "vision", "decoder-only")  # roles that `graphkit lower` takes without other models
 RECURRENT = ("recurrent decoder", "recurrent")  # roles that `graphkit bundle` takes without other models
 DECODERS = ({"merged decoder"}, {"first-step decoder", "decoder with past"})
-PAIRS = ({"first-step decoder", "decoder-only"}, {"first-step decoder", "recurrent decoder"})  # without an encoder
+PAIRS = ("first-step decoder", "decoder-only", "recurrent decoder")  # of which an export without an encoder has two
 FETCHING = ("lower", "bundle")
 NOT_ON_CPU = {"bfloat16"}  # dtypes in which onnxruntime runs nothing on a CPU
 ASKED = {"gelu-to-tanh": "--gelu-to-tanh", "dequantize": "--dequantize"}  # options that are off by default
@@ -311,14 +311,15 @@ def _command_steps(facts: Facts, name: str, stem: str) -> Iterator[str]:
 
 def folder_steps(models: Sequence[Facts]) -> tuple[str, ...]:
     """Return the commands to run next on a folder of models that fit together."""
-    paths, roles = {facts.model.path for facts in models}, [facts.architecture.role for facts in models]
+    paths = {facts.model.path for facts in models}
+    roles = [role for facts in models if (role := facts.architecture.role) != "other"]  # parts beside a decoder
     folder = next((path.parent for path in paths if path is not None), None)
     if folder is None or not _is_word(str(folder)) or paths != set(folder.glob("*.onnx")):
         return ()
     if len(set(roles)) < len(roles) or not all(facts.runs for facts in models):
         return ()
     is_whole = bool(set(ENCODERS) & set(roles)) and any(needed <= set(roles) for needed in DECODERS)
-    if not (is_whole or any(needed <= set(roles) for needed in PAIRS)):
+    if not is_whole and len(set(PAIRS) & set(roles)) < 2:
         return ()
     name = str(folder)
     lowered = _lower_commands(name, name, models) if any("blockers" in facts.kinds for facts in models) else ()

@@ -351,7 +351,7 @@ def pipeline_role(model: Model) -> str:
     role, roles = ROLES[architecture(model).role], model.roles
     if role != "step" or roles.pasts:
         return role
-    return "first" if roles.cache else "step" if roles.states else "encoder"
+    return "step" if roles.states else "encoder"
 
 
 def has_shorter_output(encoder: Model) -> bool:

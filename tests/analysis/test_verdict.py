@@ -11,6 +11,7 @@ import numpy as np
 import onnx.numpy_helper
 import onnx.parser
 import pytest
+from real_models import unpacked_export
 
 from graphkit.analysis.comparison import compare
 from graphkit.analysis.findings import KIND_NAMES, Finding, kinds_named, worst_first
@@ -283,6 +284,15 @@ def test_with_a_target_a_folder_is_lowered_and_not_bundled(tmp_path: Path) -> No
         (tmp_path / f"{name}.onnx").write_bytes(Path(resolve(f"example:{name}")).read_bytes())
     made = compare(sorted(tmp_path.glob("*.onnx")), ReportOptions(only=("verdict",), target=load_target("mt8371")))
     assert [command.split()[1] for command in made.commands] == ["lower"]
+
+
+@pytest.mark.parametrize("name", ["llama-static", "mamba2", "qwen2_vl-one"])
+def test_an_export_of_several_models_is_bundled_as_a_whole(name: str, tmp_path: Path) -> None:
+    """Whether a static cache counts its tokens, has state in its place, or parts of no usual role beside it."""
+    folder = unpacked_export(name, tmp_path)
+    made = compare(sorted(folder.glob("*.onnx")), ReportOptions(only=("verdict",)))
+    assert [command.split()[1:3] for command in made.commands] == [["bundle", str(folder)]]
+    assert made.rows[-1].role != "recurrent decoder"
 
 
 def test_a_dim_of_one_input_is_told_only_where_its_size_is_not_that_of_its_symbol() -> None:
