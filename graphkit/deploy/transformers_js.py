@@ -24,12 +24,12 @@ from graphkit.deploy.export_inputs import drop_idle_inputs
 from graphkit.deploy.export_pipeline import find_pipeline, read_settings
 from graphkit.errors import OutputError, UsageError
 from graphkit.graph.declared_types import declared_dims, declared_type
-from graphkit.graph.names import name_of
+from graphkit.graph.names import join_words, name_of
 from graphkit.graph.roles import Role, dim_at
 from graphkit.graph.view import all_nodes
 from graphkit.io.byte_source import name_as_staged, shown_path
 from graphkit.io.read import TOKENIZER, find_beside
-from graphkit.io.transaction import made_folder
+from graphkit.io.transaction import made_folder, naming_errors
 from graphkit.model import Model, load
 from graphkit.options import RewriteProofOptions, SplitProofOptions, TransformersJsOptions
 from graphkit.passes.control_flow.merged_decoders import CONDITION, declare_needs, merge_decoders, with_port_names
@@ -38,7 +38,7 @@ from graphkit.render.document_blocks import Block, Heading, Prose, outcome, tabl
 from graphkit.render.result import Result
 from graphkit.rewrite.edits import remove_dead_code
 from graphkit.rewrite.new_interface import with_interface, with_symbols
-from graphkit.save import save_models
+from graphkit.save import HINT, save_models
 from graphkit.shapes import symbol
 from graphkit.verify.comparator import has_float16
 from graphkit.verify.rewrite_proof import RewriteProof, SplitProof
@@ -93,7 +93,7 @@ class TransformersJsReport(Result):
         unproven = () if self.proofs else ("not proven: the proof was not run",)
         yield outcome([f"Wrote {', '.join(self.files)}.", *proven], self.findings() or unproven)
         if self.missing:
-            yield Prose(f"Not beside the export, and needed to feed it: {' and '.join(self.missing)}.", "warning")
+            yield Prose(f"Not beside the export, and needed to feed it: {join_words(self.missing)}.", "warning")
         yield from (Prose(f"{sentence}.", "warning") for sentence in self.frozen)
         if self.names:
             yield Heading("Names")
@@ -139,14 +139,16 @@ def transformers_js_folder(
     path, output = Path(path), Path(output)
     if output.exists():
         raise OutputError(f"{output}: exists - name a folder that does not")
+    progress("reading")
+    pipeline = find_pipeline(path)
     folder = path if path.is_dir() else path.parent
     folders = (folder, folder.parent) if folder.name == "onnx" else (folder,)
     copied = find_beside(folder, COPIED)
     settings = next((dict(found) for place in folders if (found := read_settings(place / "config.json"))), None)
     if settings is None:
         raise UsageError(f"{shown_path(folder)}: has no config.json, which transformers.js needs - put it there")
-    progress("reading")
-    pipeline = find_pipeline(path)
+    if pipeline.parts:
+        raise UsageError(f"{shown_path(folder)}: pictures beside text are not written - make a bundle of it")
     frozen = check_frozen_sizes(pipeline.models)
     encoder, steps = pipeline.encoder, dict.fromkeys((pipeline.first, pipeline.step))
     plain, decoders = [drop_idle_inputs(model) for model in steps if model is not None], list[Model]()
@@ -161,8 +163,12 @@ def transformers_js_folder(
     drafts |= {"model" if encoder is None else "decoder_model_merged": decoders} if decoders else {}
     names, dtypes, data = list[tuple[str, str, str]](), dict[str, str](), dict[str, int]()
     proofs: list[RewriteProof | SplitProof] = []
-    with made_folder(output.parent), tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as work:
-        stage = Path(work) / "new"
+    with (
+        naming_errors([output], HINT),
+        made_folder(output.parent),
+        tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as work,
+        name_as_staged(stage := Path(work) / "new", output),
+    ):
         (stage / "onnx").mkdir(parents=True)
         for name, models in sorted(drafts.items()):
             progress(f"writing {name}")
@@ -184,13 +190,12 @@ def transformers_js_folder(
                 dtypes[name] = "q8" if operators.intersection(QUANTIZED) else "fp16" if is_half else "fp32"
             file = stage / "onnx" / f"{name}{SUFFIXES[dtypes[name]]}.onnx"
             data |= {file.name: len(save_models({file: whole}, weights="kept")) - 1}
-            with name_as_staged(stage, output):
-                if options.verify and merge is not None:
-                    asked = SplitProofOptions(limits=options.limits)
-                    proofs.append(verify_split(load(file), merge.first, merge.with_past, asked, progress=progress))
-                elif options.verify:
-                    told = RewriteProofOptions(names=tuple(known[0].items()), exact=True, limits=options.limits)
-                    proofs.append(verify_rewrite(models[0], file, options=told, progress=progress))
+            if options.verify and merge is not None:
+                asked = SplitProofOptions(limits=options.limits)
+                proofs.append(verify_split(load(file), merge.first, merge.with_past, asked, progress=progress))
+            elif options.verify:
+                told = RewriteProofOptions(names=tuple(known[0].items()), exact=True, limits=options.limits)
+                proofs.append(verify_rewrite(models[0], file, options=told, progress=progress))
         more = {"dtype": dtypes, "use_external_data_format": {name: count for name, count in data.items() if count}}
         before = settings.get(SETTINGS)
         settings[SETTINGS] = {**before, **more} if isinstance(before, dict) else more
@@ -217,8 +222,8 @@ def _known_names(model: Model, encoder: Model | None) -> dict[str, str]:
         if (role in fed or (role == "mask" and has_mask)) and (is_plain or role not in PLAIN):
             names[value.name] = INPUTS[role]
         elif role != "past" and value.name not in AS_THEY_ARE:
-            hint = "export it without that input"
-            raise UsageError(f"{model.label}: transformers.js feeds nothing for '{value.name}', as it is - {hint}")
+            problem = f"transformers.js feeds nothing for '{value.name}', as it is"
+            raise UsageError(f"{model.label}: {problem} - export it without that input, or make a bundle of it")
     for entry in roles.cache:
         part = "" if encoder is None else "encoder." if roles.is_cross(entry) else "decoder."
         ports = {"past_key_values": entry.past, "present": entry.present}

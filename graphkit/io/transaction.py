@@ -58,7 +58,7 @@ def write_all_or_none(
     work, lock = key, None
     is_stuck = False
     try:
-        with _naming_errors(targets, hint):
+        with naming_errors(targets, hint):
             while lock is None:
                 work = key.parent / f"{_folder_prefix(key)}{os.urandom(6).hex()}"
                 work.mkdir(0o700)
@@ -67,7 +67,7 @@ def write_all_or_none(
             (work / OLD).mkdir()
             yield lambda target: work / NEW / target.name
         before(work / NEW)
-        with _naming_errors(targets, hint), hold_signals(), _locked_folder(key.parent):
+        with naming_errors(targets, hint), hold_signals(), _locked_folder(key.parent):
             check_stopped()
             _put_in_place(work, [target for target in targets if (work / NEW / target.name).exists()], overwrite)
     except _StuckError:
@@ -249,14 +249,16 @@ def _locked_folder(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _naming_errors(targets: Sequence[Path], hint: str) -> Iterator[None]:
-    """Let errors name the file that was to be written, not the hidden one."""
+def naming_errors(targets: Sequence[Path], hint: str) -> Iterator[None]:
+    """Let errors name the file that was to be written, not the hidden one: the last target where none has its name."""
     try:
         yield
     except OSError as error:
+        from graphkit.io.byte_source import shown_path  # which loads onnx
+
         at_fault = Path(os.fsdecode(error.filename)).name if isinstance(error.filename, (str, bytes)) else ""
         target = next((target for target in targets if target.name == at_fault), targets[-1])
-        raise OutputError(f"{target}: cannot be written: {error.strerror or error} - {hint}") from error
+        raise OutputError(f"{shown_path(target)}: cannot be written: {error.strerror or error} - {hint}") from error
 
 
 def write_text(path: Path, text: str, inputs: Iterable[Path] = ()) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from collections.abc import Callable
@@ -222,6 +223,11 @@ def test_an_input_that_only_comes_out_again_is_left_out(tmp_path: Path) -> None:
     assert not {"cache_position", "position"} & {value.name for value in (*kept.inputs, *kept.outputs)}
 
 
+def test_the_files_that_are_missing_are_a_list_in_a_sentence() -> None:
+    made = TransformersJsReport("whisper", ("config.json",), (), (), missing=("a.json", "b.json", "c.json"))
+    assert "needed to feed it: a.json, b.json and c.json." in " ".join(made.to_text().split())
+
+
 def test_the_layers_of_a_decoder_have_the_name_that_is_asked_for(tmp_path: Path) -> None:
     """transformers.js asks `num_layers` of EXAONE, of which transformers 5 writes `num_hidden_layers` alone."""
     export = configured(saved(decoder("causal"), tmp_path / "export"), n_layers=7)
@@ -281,6 +287,36 @@ def test_an_export_without_a_configuration_is_declined(tmp_path: Path, run: Run)
         2,
         f"Error: {export}: has no config.json, which transformers.js needs - put it there\n",
     )
+
+
+@pytest.mark.parametrize(("name", "problem"), [("nope", "cannot be opened"), ("empty", "it holds no .onnx file")])
+def test_a_folder_without_models_is_named(name: str, problem: str, tmp_path: Path, run: Run) -> None:
+    (tmp_path / "empty").mkdir()
+    code, _, err = run("transformers-js", tmp_path / name, "-o", tmp_path / "out")
+    assert (code, err.partition(problem)[0]) == (2, f"Error: {tmp_path / name}: ")
+
+
+def test_a_model_for_pictures_is_declined_as_a_whole(tmp_path: Path, run: Run) -> None:
+    folder = unpacked_export("paligemma-one", tmp_path / "export")
+    code, _, err = run("transformers-js", folder, "-o", tmp_path / "out")
+    problem = "pictures beside text are not written - make a bundle of it"
+    assert (code, err) == (2, f"Error: {folder}: {problem}\n")
+
+
+@pytest.mark.parametrize("place", ["tempfile.mkdtemp", "pathlib.Path.write_text", "graphkit.save.write_body"])
+def test_a_folder_that_cannot_be_written_is_named_as_it_is_to_be(
+    place: str, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / ".out-x" / "new"))
+
+    export = configured(saved(decoder("causal"), tmp_path / "export"))
+    monkeypatch.setattr(place, fail)
+    code, _, err = run("transformers-js", export, "-o", tmp_path / "out", "--no-verify")
+    assert code == 2
+    assert err.startswith(f"Error: {tmp_path / 'out'}")
+    assert "cannot be written: No space left on device - nothing was left behind" in err
+    assert [path.name for path in tmp_path.iterdir()] == ["export"]
 
 
 def test_a_folder_that_exists_is_never_written_over(tmp_path: Path, run: Run) -> None:
