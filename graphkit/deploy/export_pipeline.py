@@ -341,7 +341,8 @@ def models_by_role(folder: Path, models: Sequence[Model]) -> dict[str, Model]:
             continue  # such as a fold of it, which lies beside it
         if role in by_role:
             problem = f"{by_role[role].name} and {model.name} are both for the same step"
-            raise UsageError(f"{shown_path(folder)}: {problem} - move one elsewhere")
+            hint = "move one elsewhere" if _find_halves(models) is None else "make a bundle of it"
+            raise UsageError(f"{shown_path(folder)}: {problem} - {hint}")
         by_role[role] = model
     return by_role
 

@@ -174,6 +174,9 @@ def _draft_folder(pipeline: Pipeline, path: Path) -> _Draft:
         if model is not None and model.roles.states:
             raise _refusal(model, "it has recurrent state in place of a KV cache")
         raise _refusal(model, "it has no KV cache", "export a decoder with its cache")
+    if pipeline.parts or step.roles.has_slots:
+        rows = "its prompts are rows of embeddings, in place of tokens"
+        raise _refusal(step, rows if pipeline.parts else "its cache has all slots from the start")
     if pipeline.encoder is not None:
         return _draft_whisper(pipeline.encoder, first, step)
     model = _with_usual_names(step, FED)
@@ -207,7 +210,7 @@ def _draft_whisper(encoder: Model, first: Model, step: Model) -> _Draft:
     dims = infer(encoder)[audio].dims
     is_whole = dims is not None and len(dims) == 3 and dims[1].constant and dims[2].constant in (None, FRAMES)
     if not is_whole or len(encoder.roles.inputs) > 1:
-        raise _refusal(encoder, f"it does not take {FRAMES:,} frames, and nothing else")
+        raise _refusal(encoder, f"it has to take {FRAMES:,} frames, and nothing else")
     step = _with_usual_names(step, {"tokens": "input_ids"})
     _check_several(step, "export it with optimum, whose later steps take several")
     first = _with_usual_names(first, {"tokens": "input_ids", "encoder state": STATE})
@@ -295,7 +298,8 @@ def _with_usual_names(model: Model, fed: Mapping[Role, str]) -> Model:
             raise _refusal(model, f"it takes '{value.name}', and is fed {', '.join(fed.values())} and the cache alone")
         is_plain = declared.rank == 2 and declared.dtype in (TensorProto.INT32, TensorProto.INT64)
         if role in FED and (not is_plain or model.roles.polarities.get(value) == "pads"):
-            raise _refusal(model, f"its '{value.name}' is not [batch, tokens] of integers, 1 for what counts")
+            ones = ", 1 for what counts" if role == "mask" else ""
+            raise _refusal(model, f"its '{value.name}' is not [batch, tokens] of integers{ones}")
         names[value.name] = name
         dtypes |= {declared.dtype} if role in ("mask", "positions") else set()
     if "input_ids" not in names.values() or len(dtypes) > 1 or model.roles.logits is None:

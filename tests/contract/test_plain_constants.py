@@ -293,6 +293,7 @@ def test_a_loop_says_which_rules_it_does_not_follow_and_what_it_cannot_run(tmp_p
     with pytest.raises(UsageError, match="there is no loop in typescript - take one of c, kotlin, python, rust"):
         write_plain("typescript", model_constants(pair), has_loop=True)
     for name, words in (
+        ("paligemma-one", "are both for the same step - make a bundle of it"),
         ("llama-static", "its caches have all slots from the start - make a bundle of it"),
         ("llama-builder", r"nothing says how large .*kv_cache_dim\) is in all dims - give them with graphkit set-dims"),
         ("marian", "decode.onnx: this decoder runs only after exactly 1 token"),
