@@ -37,7 +37,7 @@ def explain(name: str | None, output: Path | None) -> None:
         put_text(finding_page(name), output)
         return
     with current_folder_importable():
-        text = explain_pass(name)
+        text = explain_pass(name, KIND_NAMES)
     put_text("".join(f"{printable(line)}\n" for line in text.splitlines()), output)
 
 

@@ -200,20 +200,20 @@ def parse_pipeline(text: str) -> tuple[Pass, ...]:
     return tuple(steps)
 
 
-def find_pass(name: str) -> type[Pass]:
-    """Return the pass of that name; the error says that there is none, or that its module has none."""
+def find_pass(name: str, others: tuple[str, ...] = ()) -> type[Pass]:
+    """Return the pass of that name; the error says that there is none, as none of others, or its module has none."""
     if ":" in name:
         return import_pass(name)
     for kind in PASSES:
         if kind.name() == name:
             return kind
-    hint = did_you_mean(name, (kind.name() for kind in PASSES), "`graphkit explain passes` lists them")
-    raise UsageError(f"no pass '{name}' - {hint}")
+    hint = did_you_mean(name, (*others, *(kind.name() for kind in PASSES)), "`graphkit explain passes` lists them")
+    raise UsageError(f"no {'finding or ' if others else ''}pass '{name}' - {hint}")
 
 
-def pass_help(name: str) -> str:
+def pass_help(name: str, others: tuple[str, ...] = ()) -> str:
     """Return the docstring of a pass, which says its effect, its conditions and an example, with its options."""
-    return f"{name}\n\n{inspect.getdoc(find_pass(name))}\n"
+    return f"{name}\n\n{inspect.getdoc(find_pass(name, others))}\n"
 
 
 def _build_pass(step: str, options: str) -> Pass:
