@@ -222,11 +222,11 @@ def _told_settings(contract: Contract) -> Iterator[str]:
     named = {"--batch": options.batch, "--src-len": options.src_len, "--max-cache-len": options.max_cache_len}
     sizes = [f"{option} {size}" for option, size in named.items() if size is not None]
     yield f"The sizes are {join_words([*sizes, *(f'--dim {name}={size}' for name, size in options.dims.items())])}."
-    has_steps = any(method.when == "step" for method in contract.methods)
+    has_steps, has_encoder = (any(m.when == when for m in contract.methods) for when in ("step", "once"))
     unknown = {}  # the key of a configuration that would say each
     if contract.takes_text and contract.tokens.get("pad") is None:
         unknown["pad (0 is taken)"] = "pad_token_id"
-    if has_steps and contract.tokens.get("start") is None:
+    if has_steps and has_encoder and contract.tokens.get("start") is None:
         unknown["start"] = "decoder_start_token_id"
     if has_steps and not contract.ends:
         unknown["end"] = "eos_token_id"

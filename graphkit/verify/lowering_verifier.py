@@ -14,7 +14,7 @@ from graphkit.contract import Contract
 from graphkit.contract.host_contract import FIXED
 from graphkit.equivalence.originals import Originals
 from graphkit.errors import count_things
-from graphkit.graph.names import join_words
+from graphkit.graph.names import join_words, label_families
 from graphkit.model import load
 from graphkit.options import DeploymentProofOptions
 from graphkit.progress import DEFAULT_LIMITS, Limits, Progress
@@ -172,7 +172,7 @@ class _Proof:
                 yield f"Its mask '{name}' is fixed: it hides nothing."
         steps = (method.outputs for method in self.contract.methods if method.when == "step")
         if others := [f"'{port.name}'" for ports in steps for port in ports if not port.writes][1:]:
-            yield f"Of a step, logits alone are compared, not {join_words(others)}."
+            yield f"Of a step, logits alone are compared, not {join_words([*label_families(others)])}."
         yield from assumed_inputs(self.reference.originals.step)
         if self.is_unrounded:
             yield IN_FLOATS

@@ -59,8 +59,8 @@ def test_the_report_says_the_sizes_and_the_tokens_that_nobody_does(lowered: tupl
     source, _, report = lowered
     has_encoder = len(report.files) > 1
     source_length = ", --src-len 6" if has_encoder else ""
-    tokens = f"{'pad (0 is taken), ' if has_encoder else ''}start and end"
-    keys = f"{'pad_token_id, ' if has_encoder else ''}decoder_start_token_id and eos_token_id"
+    tokens = "pad (0 is taken), start and end" if has_encoder else "end"
+    keys = "pad_token_id, decoder_start_token_id and eos_token_id" if has_encoder else "eos_token_id"
     assert report.settings == (
         f"The sizes are --batch {BATCHES.get(source.name, 1)}{source_length} and --max-cache-len 5.",
         f"Tokens that the export does not say: {tokens}; {keys} in config.json or generation_config.json would.",

@@ -634,6 +634,7 @@ def test_a_floor_of_masks_is_as_deep_as_large_scores_need_it(tmp_path: Path) -> 
     report = graphkit.lower_folder(export, tmp_path / "lowered", graphkit.LowerOptions(src_len=16, max_cache_len=32))
     assert report.proof is not None
     assert report.proof.passed
+    assert "not 'output.cache.cross_attention_cache.layers.{0-1}.{keys|values}'." in str(report.proof.caveats)
     host = Host(tmp_path / "lowered")
     assert host.contract.floor < -100
     for case in export_cases(export):
