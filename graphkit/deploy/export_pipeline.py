@@ -236,6 +236,10 @@ def find_pipeline(path: Path) -> Pipeline:
             )
         raise UsageError(f"{shown_path(path)}: {problem}")
     settings = read_token_settings(path, has_encoder=encoder is not None and step is not None)
+    words = step.roles.vocabulary if step is not None else None
+    if words is not None and (most := max((settings.tokens["start"] or 0, *settings.ends))) > words:
+        problem = f"config.json or generation_config.json says token {most}, and its vocabulary has {words}"
+        raise UsageError(f"{shown_path(path)}: {problem} - put those of this model there")
     pad = settings.tokens["pad"]
     for each in (encoder, step):  # where the export does not say, comparisons of ids in a model do
         if pad is None and each is not None and each.roles.decoder is None:
@@ -457,12 +461,11 @@ def read_settings(path: Path) -> Mapping[str, object]:
     if not path.is_file():
         return {}
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        return {**json.loads(path.read_text(encoding="utf-8"))}
+    except (OSError, TypeError, ValueError, RecursionError) as error:
         raise ModelError(
             f"it cannot be read: {error}", file=shown_path(path), hint="mend it or move it away"
         ) from error
-    return plain if isinstance(plain, dict) else {}
 
 
 def decoder_settings(configuration: Mapping[str, object]) -> Mapping[str, object]:

@@ -129,7 +129,7 @@ def check_tensors(held: Iterable[Held], file: Path | None, references: Mapping[i
                 end, size = place.offset + length, data_files[place.location].size  # of a missing file None
                 if size is not None and end > size:
                     problem = f"external data ends at byte {end:,} of '{place.location}', which has {size:,}"
-                    hint = "the data file is truncated or belongs to another model; fetch both again"
+                    hint = "it is truncated, a Git LFS pointer or that of another model; fetch both again"
                     raise ModelError(problem, hint=hint)
         except ModelError as error:
             name, path = None if node else str(tensor.name), shown_path(file) if file else None

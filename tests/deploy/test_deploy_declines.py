@@ -36,6 +36,16 @@ def text(body: str) -> onnx.ModelProto:
     return parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> g {body}')
 
 
+@pytest.mark.parametrize("key", ["eos_token_id", "decoder_start_token_id"])
+@pytest.mark.parametrize("command", [lower_folder, bundle_folder])
+def test_a_configuration_of_another_model_is_named(command: Callable[..., object], key: str, tmp_path: Path) -> None:
+    folder = saved(decoder(FILLED), tmp_path / "export")
+    (folder / "config.json").write_text(f'{{"{key}": 50257}}')
+    with pytest.raises(UsageError, match=r"export: config\.json .* says token 50257, and its vocabulary has \d+ - put"):
+        command(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("shape", ["", "[batch]"])
 def test_a_first_output_of_rank_0_or_1_is_lowered(shape: str, tmp_path: Path) -> None:
     keep = "Squeeze (sums)" if shape else "ReduceSum <keepdims = 0> (x)"

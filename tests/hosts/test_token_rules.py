@@ -206,8 +206,9 @@ def test_what_onnxruntime_genai_is_told_counts_where_nothing_else_says_it(tmp_pa
     assert settings_of({"model": [], "search": 1}, tmp_path, "genai_config.json").ends == ()
 
 
-def test_a_configuration_that_is_no_json_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{")
+@pytest.mark.parametrize("text", ["{", "[1, 2]", "7"])
+def test_a_configuration_that_is_no_json_is_an_error(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(text)
     with pytest.raises(ModelError, match=r"config\.json: it cannot be read: .* - mend it or move it away"):
         read_token_settings(tmp_path, has_encoder=False)
 

@@ -270,6 +270,7 @@ def test_past_the_end_of_the_data_file(save: Save, refused: Refused) -> None:
     save(WEIGHTS, "weights.bin")
     error = refused(save(model(initializer(external(location="weights.bin", offset="1", length="16")))))
     assert error.problem == "external data ends at byte 17 of 'weights.bin', which has 16"
+    assert error.hint == "it is truncated, a Git LFS pointer or that of another model; fetch both again"
     assert error.tensor == "w"
 
 
