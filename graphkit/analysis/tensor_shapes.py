@@ -177,7 +177,7 @@ def tensor_shapes(
     return TensorShapes(
         sum(not row.unknown for row in rows),
         tuple(rows),
-        tuple(f"{fact.left} = {fact.right}" for fact in shapes.equalities if not fact.scope.path),
+        tuple(dict.fromkeys(f"{fact.left} = {fact.right}" for fact in shapes.equalities if not fact.scope.path)),
         tuple(f"{finding.node}: {finding.message}" for finding in shapes.findings),
     )
 

@@ -24,7 +24,7 @@ from graphkit.analysis.typical_sizes import TYPICAL
 from graphkit.errors import count_things
 from graphkit.graph.dataflow import find_lookups, table_entries
 from graphkit.graph.declared_types import Dim, declared_dims
-from graphkit.graph.operator_traits import joined_parts
+from graphkit.graph.operator_traits import GROUPED, joined_parts
 from graphkit.graph.roles import dim_at
 from graphkit.io.byte_source import INPUT
 from graphkit.io.urls import is_url
@@ -259,7 +259,7 @@ class Facts(Struct, frozen=True):
         roles = self.model.roles
         pasts = [entry.past for entry in roles.cache if not roles.is_cross(entry)]
         readers = [[node for node, _ in past.consumers if not node.is_op("Shape")] if past else [] for past in pasts]
-        return bool(pasts) and all(each and all(map(joined_parts, each)) for each in readers)
+        return bool(pasts) and all(each and all(n.is_op(GROUPED) or joined_parts(n) for n in each) for each in readers)
 
     def within(self, option: str, default: int) -> tuple[str, ...]:
         """Return an option for a length, where the model fails at the default or has fewer positions."""

@@ -23,6 +23,12 @@ SMALL = Model.from_proto(
 )
 
 
+def test_what_several_nodes_need_is_said_once() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[N, K] x, float[4, M] w) => (float[N, M] y, float[N, M] z) { y = MatMul (x, w) z = MatMul (x, w) }"""
+    assert tensor_shapes(Model.from_proto(parser.parse_model(text))).facts == ("K = 4",)
+
+
 def test_shapes_as_text() -> None:
     assert (
         tensor_shapes(SMALL).to_text()

@@ -295,6 +295,13 @@ def test_an_export_of_several_models_is_bundled_as_a_whole(name: str, tmp_path: 
     assert made.rows[-1].role != "recurrent decoder"
 
 
+def test_a_model_of_the_model_builder_is_bundled_with_as_many_slots_as_it_has_positions(tmp_path: Path) -> None:
+    path = unpacked_export("gpt_oss-builder", tmp_path) / "model.onnx"
+    (command,) = verdict(load(path)).commands
+    assert command.split()[1:3] == ["bundle", str(path)]
+    assert command.endswith(" --max-cache 128")
+
+
 def test_a_dim_of_one_input_is_told_only_where_its_size_is_not_that_of_its_symbol() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]>
     g (float[batch, 4] x, float[batch, 3] y) => (float[batch, 4] a, float[batch, 3] b) { a = Relu (x) b = Relu (y) }"""
