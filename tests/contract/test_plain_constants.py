@@ -303,6 +303,14 @@ def test_a_loop_says_which_rules_it_does_not_follow_and_what_it_cannot_run(tmp_p
             write_plain("python", model_constants(export), has_loop=True)
 
 
+def test_a_loop_asks_for_the_source_that_its_models_take(pair: Path) -> None:
+    constants = model_constants(pair)
+    with pytest.raises(SystemExit, match="the models take a source, and there is none"):
+        module_of(constants, has_loop=True).Loop(pair).generate([3], [], 5)
+    for language in ("c", "kotlin", "rust"):
+        assert "the models take a source, and there is none" in write_plain(language, constants, has_loop=True)
+
+
 @pytest.mark.parametrize("dims", ["batch, 1, seq, total", "batch, seq, total", "seq, total"])
 @pytest.mark.parametrize("kind", ["bool", "float"])
 def test_what_each_new_token_sees_is_for_the_caller_to_say(dims: str, kind: str, tmp_path: Path) -> None:
