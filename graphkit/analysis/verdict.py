@@ -17,6 +17,7 @@ from graphkit.analysis.architecture import ENCODERS, Architecture
 from graphkit.analysis.findings import Finding, Judged, Kind, in_order, worst_first
 from graphkit.analysis.kv_cache import KVCache
 from graphkit.analysis.model_costs import Costs
+from graphkit.analysis.model_interface import frozen_sizes
 from graphkit.analysis.node_costs import Quantity
 from graphkit.analysis.shape_ops import ShapeOps
 from graphkit.analysis.summary import Summary
@@ -319,7 +320,8 @@ def folder_steps(models: Sequence[Facts]) -> tuple[str, ...]:
     if len(set(roles)) < len(roles) or not all(facts.runs for facts in models):
         return ()
     is_whole = bool(set(ENCODERS) & set(roles)) and any(needed <= set(roles) for needed in DECODERS)
-    if not is_whole and len(set(PAIRS) & set(roles)) < 2:
+    frozen = [row.about for facts in models for row in frozen_sizes(facts.model).rows]
+    if "source" in frozen or (not is_whole and len(set(PAIRS) & set(roles)) < 2):
         return ()
     name = str(folder)
     lowered = _lower_commands(name, name, models) if any("blockers" in facts.kinds for facts in models) else ()

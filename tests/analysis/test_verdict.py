@@ -18,6 +18,8 @@ from graphkit.analysis.findings import KIND_NAMES, Finding, kinds_named, worst_f
 from graphkit.analysis.report import SECTION_NAMES, ReportOptions, report
 from graphkit.analysis.verdict import Verdict, verdict_lines
 from graphkit.cli import main
+from graphkit.deploy.make_bundle import bundle_folder
+from graphkit.errors import UsageError
 from graphkit.examples import resolve
 from graphkit.model import Model, load
 from graphkit.render.document_blocks import ROWS, Lines, size_text
@@ -293,6 +295,20 @@ def test_an_export_of_several_models_is_bundled_as_a_whole(name: str, tmp_path: 
     made = compare(sorted(folder.glob("*.onnx")), ReportOptions(only=("verdict",)))
     assert [command.split()[1:3] for command in made.commands] == [["bundle", str(folder)]]
     assert made.rows[-1].role != "recurrent decoder"
+
+
+def test_an_export_whose_sources_have_one_length_is_not_bundled(tmp_path: Path) -> None:
+    folder = unpacked_export("marian-multi", tmp_path)
+    paths, only = sorted(folder.glob("*.onnx")), ReportOptions(only=("verdict",))
+    assert compare(paths, only).commands[0].startswith("graphkit bundle")
+    proto = onnx.load(folder / "prefill.onnx", load_external_data=False)
+    for info in (*proto.graph.input, *proto.graph.output):
+        if info.name == "attention_mask" or "cross_attention" in info.name:
+            info.type.tensor_type.shape.dim[1 if info.name == "attention_mask" else 2].dim_value = 7
+    onnx.save(proto, folder / "prefill.onnx")
+    with pytest.raises(UsageError, match="every source has exactly 7 positions"):
+        bundle_folder(folder, tmp_path / "out")
+    assert not [command for command in compare(paths, only).commands if " bundle " in command]
 
 
 def test_a_model_of_the_model_builder_is_bundled_with_as_many_slots_as_it_has_positions(tmp_path: Path) -> None:
