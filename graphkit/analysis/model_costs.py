@@ -180,7 +180,7 @@ class Costs(Result):
     def uncounted(self) -> str:
         """Why some MACs, or some tensors of the peak, are not counted, "" if all are: the first reason, and more."""
         reasons = [*(each.reason for each in self.unknown if "macs" in each.measures), *self.peak.unknown]
-        more = f" and {len(reasons) - 1:,} more" if len(reasons) > 1 else ""
+        more = f" (and {len(reasons) - 1:,} more)" if len(reasons) > 1 else ""
         return f"{reasons[0]}{more}" if reasons else ""
 
     def in_short(self) -> str:

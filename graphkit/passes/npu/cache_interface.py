@@ -468,13 +468,12 @@ class SplitCrossKv(Pass):
             entries.append(entry)
             outputs.append((present.name, NewInput(present.name, shapes[present].dtype, dims)))
         if not outputs:
-            raise UsageError(
-                f"{model.name} gives no cross-attention cache: it reads the encoder's states again at each step - "
-                "export it with such a cache, or bundle it with `graphkit bundle`"
-            )
+            problem = "gives no cross-attention cache: it reads the encoder's states again at each step"
+            raise UsageError(f"{model.name} {problem} - export it with one, or bundle it with `graphkit bundle`")
         part = with_outputs(model, outputs)
         encoder = {value.name for value in model.roles.all("encoder state", "encoder mask")}
         if others := [value.name for value in part.graph.inputs if value.name not in encoder]:
-            raise UsageError(f"the cross-attention cache of {model.name} depends on '{others[0]}'")
+            problem = f"the cross-attention cache of {model.name} depends on '{others[0]}'"
+            raise UsageError(f"{problem} - bundle it with `graphkit bundle`")
         change = count_things(len(outputs), "output(s) kept, which depend on the encoder alone")
         return Matched(part, (change,), matches=tuple(entries))

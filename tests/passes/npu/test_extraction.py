@@ -294,9 +294,7 @@ def test_a_mask_of_one_key_that_an_exporter_froze_hides_no_slots(keys: int | str
 
 
 def test_a_decoder_without_a_cross_attention_cache_is_refused() -> None:
-    with pytest.raises(
-        UsageError, match=r"gives no cross-attention cache: .* - export it with such a cache, or bundle it"
-    ):
+    with pytest.raises(UsageError, match=r"gives no cross-attention cache: .* - export it with one, or bundle it"):
         SplitCrossKv().run(model_of(f"g ({IDS}) => (y) {{ y = Neg (input_ids) }}"))
 
 
@@ -307,7 +305,7 @@ def test_a_cross_attention_cache_that_depends_on_tokens_is_refused() -> None:
         present_0_encoder_key = Add (encoder_hidden_states, u)
         logits = Neg (present_0_encoder_key)
     }"""
-    with pytest.raises(UsageError, match="depends on 'input_ids'"):
+    with pytest.raises(UsageError, match="depends on 'input_ids' - bundle it with `graphkit bundle`"):
         SplitCrossKv().run(model_of(text))
 
 
