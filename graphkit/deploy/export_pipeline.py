@@ -354,9 +354,7 @@ def models_by_role(folder: Path, models: Sequence[Model]) -> dict[str, Model]:
 def pipeline_role(model: Model) -> str:
     """Return `encoder`, `first`, `step` or `merged`."""
     role, roles = ROLES[architecture(model).role], model.roles
-    if role != "step" or roles.pasts:
-        return role
-    return "step" if roles.states else "encoder"
+    return "encoder" if role == "step" and not roles.pasts and not roles.states else role
 
 
 def has_shorter_output(encoder: Model) -> bool:
