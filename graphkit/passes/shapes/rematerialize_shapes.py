@@ -218,7 +218,7 @@ def _find_needs(editor: Editor, nodes: set[Node]) -> Iterator[tuple[Place, Need]
                 inferred, elements = editor.shapes[value], None
                 if value.producer in nodes and not value.is_constant and inferred.dtype in (INT64, INT32):
                     elements = _known_elements(editor, value)
-                if elements is not None and inferred.rank in (0, 1):
+                if elements and inferred.rank in (0, 1):
                     plain = _simplest_elements(editor, node, index, value, elements)
                     yield (node, index), (plain, inferred.rank, inferred.dtype)
 

@@ -62,6 +62,11 @@ def test_a_reshape_is_told_only_what_it_cannot_copy_or_infer() -> None:
     assert plain(outcome.model)[-1] in ("y = Reshape (x, dims/-1,N,2)", "y = Reshape (x, dims/L,-1,2)")
 
 
+def test_the_shape_of_a_scalar_stays() -> None:
+    nodes = "m = ReduceMax <keepdims = 0> (x) s = Shape (m) t = Identity (s) f = Unsqueeze (m, zero) y = Reshape (f, t)"
+    assert not check(PASS, graph(nodes)).changes
+
+
 def test_an_expand_is_told_only_the_dims_that_grow() -> None:
     nodes = (
         "s = Shape (z) n = Gather (s, zero) l = Gather (s, one) to "
