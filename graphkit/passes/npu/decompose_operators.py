@@ -7,7 +7,6 @@ import string
 from collections.abc import Sequence
 
 import numpy as np
-from onnx.defs import get_schema
 from onnx.helper import tensor_dtype_to_np_dtype
 
 from graphkit.dtypes import FLOATS
@@ -383,8 +382,7 @@ class WriteLayerNormDefaults(NodeRewrite):
     operators = ("LayerNormalization",)
 
     def edit_node(self, editor: Editor, node: Node) -> None:
-        schema = get_schema(node.op_type, node.scope.opset(), "")
-        defaults = {name: schema.attributes[name].default_value for name in ("axis", "epsilon")}
+        defaults = {"axis": -1, "epsilon": 1e-5}  # before opset 17 too, where the operator is onnxruntime's own
         if missing := {name: value for name, value in defaults.items() if name not in node.attributes}:
             editor.replace(node, copy_node(node, node.inputs, node.proto.output, **missing))
             editor.note("default(s) of LayerNormalization(s) written out", len(missing))

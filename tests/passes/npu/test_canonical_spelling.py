@@ -59,6 +59,11 @@ def test_defaults_of_a_normalization_are_written_out(before: str, count: int) ->
     )
 
 
+def test_defaults_are_written_out_before_opset_17_where_the_operator_is_that_of_onnxruntime() -> None:
+    (node,) = WriteLayerNormDefaults().run(graph("y = LayerNormalization (x, w)", NORM, opset=13)).model.graph.nodes
+    assert (node.attr("axis", int), node.attr("epsilon", float)) == (-1, np.float32(1e-5))
+
+
 def test_a_normalization_keeps_its_own_attributes_and_all_its_outputs() -> None:
     scale = f"float[3, 4] k = {{{', '.join(map(str, range(12)))}}}"
     nodes = "a, m, d = LayerNormalization <axis = 1> (x, k) b = Add (a, m) y = Add (b, d)"
