@@ -13,7 +13,7 @@ import onnx
 from onnx import AttributeProto, TensorProto
 from onnx.defs import OpSchema
 
-from graphkit.dtypes import FLOATS, dtype_name
+from graphkit.dtypes import FLOATS, INTEGERS, dtype_name
 from graphkit.graph.new_nodes import make_gather, make_reshape
 from graphkit.graph.operator_traits import BECAME_INPUTS, REDUCTIONS, SOFTMAXES, VARIADIC
 from graphkit.graph.view import Node, Value, constant_tensor
@@ -510,6 +510,10 @@ OLDER: Mapping[tuple[str, int], Adapter] = {
     ("Erf", 13): _in_turn(),
     ("Gelu", 20): _spell_gelu,
     ("GridSample", 20): _rename_modes("linear", {"linear": "bilinear", "cubic": "bicubic"}),
+    ("Mod", 28): _require(
+        "it rounds down the quotients of floats (fmod is 0), which came with opset 28",
+        lambda draft: draft.node.attr("fmod", 0) == 1 or _first_dtype(draft) in INTEGERS,
+    ),
     ("Pad", 11): _inputs_to_attributes("pads", "value"),
     ("Resize", 13): _empty_inputs,
     ("RoiAlign", 16): _require(

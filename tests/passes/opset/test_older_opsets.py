@@ -6,6 +6,7 @@ import lzma
 
 import numpy as np
 import onnx
+import onnx.defs
 import pytest
 from onnx import TensorProto, helper
 from real_models import MODELS
@@ -155,6 +156,8 @@ DECLINED = {
     "unknown parts": (18, 17, "y, z = Split <num_outputs = 2> (x)", "its parts are not known to be equal"),
     "scales of channels": (13, 12, "c = Cast <to = 3> (x) y = DequantizeLinear (c, s)",
                            "its scale is not known to be one number"),
+    "Mod of floats": (28, 24, "y = Mod (x, x)",
+                      "it rounds down the quotients of floats (fmod is 0), which came with opset 28"),
     "GroupNormalization": (21, 20, "y = GroupNormalization <num_groups = 1> (x, s, s)",
                            "GroupNormalization is another one before opset 21"),
     "Resize": (11, 10, "y = Resize (x, s, s)", "Resize is another one before opset 11"),
@@ -165,6 +168,8 @@ DECLINED = {
 @pytest.mark.parametrize("name", DECLINED)
 def test_a_model_with_a_node_that_has_no_equal_stays(name: str) -> None:
     opset, version, nodes, reason = DECLINED[name]
+    if opset > onnx.defs.onnx_opset_version():
+        pytest.skip("an older onnx has no such opset")
     model = model_of(
         f"agraph (float[N, L, 2] x) => (float[N, M, K] y) {{ {nodes} }}", opset, s=np.ones(2, np.float32), i=[1]
     )
@@ -175,8 +180,9 @@ def test_a_model_with_a_node_that_has_no_equal_stays(name: str) -> None:
 
 def test_each_spelling_is_for_a_version_in_which_its_operator_changed() -> None:
     for name, version in OLDER:
-        steps = conversion_steps(name, version - 1, version)
-        assert steps is None or version in [step.since for step in steps], name  # None: there was no such operator
+        steps = conversion_steps(name, version - 1, version)  # None: there was no such operator
+        is_newer = version > onnx.defs.onnx_opset_version()  # than an older onnx knows
+        assert steps is None or is_newer or version in [step.since for step in steps], name
 
 
 def test_each_operator_that_changed_has_a_spelling_both_ways_or_none() -> None:
