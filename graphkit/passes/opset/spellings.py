@@ -476,7 +476,7 @@ NEWER: Mapping[tuple[str, int], Adapter] = {
     ("BatchNormalization", 14): _keep_first_output,
     ("Clip", 11): _in_turn(IS_FLOAT32, _attributes_to_inputs(min=1, max=2)),
     ("Dropout", 10): _keep_first_output,
-    ("Dropout", 12): _attributes_to_inputs(ratio=1),
+    ("Dropout", 12): _in_turn(_keep_first_output, _attributes_to_inputs(ratio=1)),
     ("Erf", 13): _require("its data is not known to be of a float dtype", lambda draft: _first_dtype(draft) in FLOATS),
     ("GridSample", 20): _rename_modes("bilinear", {"bilinear": "linear", "bicubic": "cubic"}),
     ("GroupNormalization", 21): _groups_to_channels,

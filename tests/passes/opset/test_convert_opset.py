@@ -160,6 +160,7 @@ DECLINED = {
         "y, m, v, a, b = BatchNormalization (x, s, s, s, s) z = Neg (m)",
         "stays of opset 13: its output 'm' is another one now",
     ),
+    "mask": (11, "d, y = Dropout (x)", "stays of opset 11: its output 'y' is another one now"),
     "pooling": (
         11,
         "y = AveragePool <kernel_shape = [2, 2], ceil_mode = 1, count_include_pad = 1> (x)",
