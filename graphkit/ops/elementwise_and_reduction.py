@@ -149,7 +149,7 @@ def infer_cast(ctx: InferenceContext) -> Tensor:
 def infer_dropout(ctx: InferenceContext) -> list[Tensor]:
     """Return the dims of the input, for the output and for the mask."""
     tensor = ctx.tensor()
-    return [tensor.of_dtype(tensor.dtype), tensor.of_dtype(TensorProto.BOOL if ctx.opset >= 12 else tensor.dtype)]
+    return [tensor.of_dtype(tensor.dtype), tensor.of_dtype(TensorProto.BOOL if ctx.opset >= 10 else tensor.dtype)]
 
 
 def infer_clip(ctx: InferenceContext) -> Tensor:

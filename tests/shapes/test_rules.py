@@ -254,6 +254,11 @@ CASES = {
 }
 
 
+@pytest.mark.parametrize(("opset", "dtype"), [(7, 1), (10, 9), (12, 9)])
+def test_the_mask_of_a_dropout_is_of_booleans_from_opset_10_on(opset: int, dtype: int) -> None:
+    assert shapes("g (float[b] x) => (y, m) { y, m = Dropout (x) }", opset)["m"].dtype == dtype
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_rule(name):
     text, expected = CASES[name]
