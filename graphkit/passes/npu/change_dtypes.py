@@ -507,7 +507,9 @@ def _find_convertible_nodes(editor: Editor) -> dict[Node, list[int]]:
 def _int64_inputs(editor: Editor, node: Node) -> list[int]:
     """Return which inputs of a node are int64 data: elements that belong to no shape, or indices of a lookup."""
     out, shapes = node.outputs[0], editor.shapes
-    if out is None or len(node.outputs) > 1 or (shapes[out].dtype == INT64 and shapes[out].is_shape_like):
+    if out is None or len(node.outputs) > 1 or not (dtype := shapes[out].dtype):
+        return []
+    if dtype == INT64 and shapes[out].is_shape_like:
         return []
     data = [index for index in _data_inputs(node) if shapes[node.inputs[index]].dtype == INT64]
     indices = node.input(1) if node.op_type in GATHERING - {"GatherND"} else None  # whose indices are always int64

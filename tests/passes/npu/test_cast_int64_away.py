@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx.helper
 import pytest
 from rewriting import check, lines, model_of, reasons
 
@@ -61,6 +62,12 @@ def test_no_node_gives_int64(model: Model) -> None:
     assert not is_free_of_int64(model)
     assert is_free_of_int64(outcome.model)
     assert not outcome.declined
+
+
+def test_what_has_an_unknown_dtype_stays_int64() -> None:
+    model = graph("a = ArgMax <keepdims = 1, axis = 1> (x) y = Squeeze (a)", "float[N, 3] x")
+    model.proto.graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info("y", INT64, None))
+    assert PASS.run(model).model is model
 
 
 def test_a_cast_of_a_float_truncates_and_stays() -> None:
