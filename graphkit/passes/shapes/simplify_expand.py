@@ -199,7 +199,7 @@ class ExpandToBroadcast(NodeRewrite):
         if any(small == 0 or large % small for small, large in zip(padded, after, strict=True) if small != large):
             raise MatchFailure("it repeats an axis without positions")
         repeats = [large // small if small != large else 1 for small, large in zip(padded, after, strict=True)]
-        if 0 in repeats:
+        if 0 in repeats or (0 in before and before != padded):
             raise MatchFailure("it gives a tensor without elements")
         if math.prod(repeats) == 1 and before == after:
             editor.bypass(node, data)

@@ -99,6 +99,11 @@ def test_what_cannot_be_is_declined(reason: str, model: Model) -> None:
     assert [text.split(": ", 1)[1] for text in reasons(outcome)] == [reason]
 
 
+def test_data_without_elements_gets_no_more_dims() -> None:
+    model = expand([1, 1, 0], "float[1, 0] x")  # where a Reshape would take the last 0 for a dim to copy
+    assert check(PASS, model).model is model
+
+
 def test_an_expand_by_data_is_declined() -> None:
     outcome = PASS.run(graph("y = Expand (x, to)", "float[1, 4] x, int64[2] to"))
     assert operators(outcome.model) == ["Expand"]
