@@ -92,7 +92,6 @@ class InputGenerator:
     ) -> None:
         model = as_model(model)
         self.model, self.seed, self.is_unpadded = declarations(model).model, seed, is_unpadded
-        self.vocabulary = model.roles.vocabulary or SMALL_VOCABULARY
         self.bounds = {value.name: index_bound(value, self.model) for value in self.model.graph.inputs}
         self.tables = {value.name: [*_table_lengths(value, self.model)] for value in self.model.graph.inputs}
         self.counts_masks = any(node.op_type in COUNTING for node in all_nodes(self.model.scopes))
@@ -305,10 +304,12 @@ class InputGenerator:
         if bound is None and role == "token types":
             return np.zeros(shape, np.int64)
         if role in ("tokens", "encoder tokens"):
-            high = self.vocabulary if bound is None else bound
+            known = bound or self.model.roles.vocabulary  # None where any number may be a token
+            high = known or SMALL_VOCABULARY
             ids = rng.integers(0, high, shape)
             specials = dict.fromkeys((high - 1, *self.marks.integers, *SPECIALS))  # which models treat in their own way
-            return ids if draw is USUAL else with_specials(ids, [each for each in specials if 0 <= each < high], draw)
+            chosen = [each for each in specials if each >= 0 and (known is None or each < known)]
+            return ids if draw is USUAL else with_specials(ids, chosen, draw)
         high = DRAWN[declared.dtype] if bound is None else bound
         if bound is not None and self.has_edges(value, draw):  # from the end too, which Gather allows
             return rng.choice(np.array([0, bound // 2, bound - 1, -1, -((bound + 1) // 2), -bound]), shape)

@@ -198,6 +198,9 @@ def tokens() -> Iterator[Pair]:
     ids = {f"id_{number}": np.int64(number) for number in (0, 1, 2, 3, 39)}
     for name, bodies in SPECIALS.items():
         yield Pair(f"tokens: {name}", *map(TOKENS.format, bodies), "runs differ", {**CUTS, **ids})
+    unknown = "g (int64[b, s] input_ids) => (bool[b, s] y) {{ y = Equal (input_ids, {}) }}"
+    both = unknown.format("image"), unknown.format("video")
+    yield Pair("tokens: no vocabulary", *both, "runs differ", {"image": np.int64(151655), "video": np.int64(151656)})
 
 
 SIZED = "g (float[b, s] x) => (float[c, t] y) {{ {} }}"

@@ -42,6 +42,7 @@ ALONE = {  # what only one kind of run, or one number, catches, though its words
     "the last row: tokens",
     "tokens: a token in the last place",
     "tokens: a token that occurs twice",
+    "tokens: no vocabulary",
     "tokens: token 39",
 }
 FIRST = {(pair.name.partition(":")[0], pair.caught): pair.name for pair in reversed(PAIRS)}  # of each kind
