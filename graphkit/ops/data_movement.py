@@ -354,7 +354,7 @@ def infer_pad(ctx: InferenceContext) -> Tensor:
         around = [ctx.as_expr(pads[place]) for place in (position, position + len(axes))]
         dim, dims[axis] = dims[axis], dims[axis] + around[0] + around[1]
         ctx.require_at_least(dims[axis], 0, "a dim that is cut", "must be >= 0")
-        for width in around if mode == "reflect" else ():
+        for width in around if mode == "reflect" and around != [0, 0] else ():
             ctx.require_at_most(width, dim - 1, "padding that reflects more than the axis has", "reflect")
         if mode == "edge" and around != [0, 0]:
             ctx.require_at_least(dim, 1, "no edge to pad with", "'edge' mode")
