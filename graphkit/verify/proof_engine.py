@@ -137,12 +137,16 @@ def follow_steps(steps: Iterable[Step], rule: Rule, *, to_the_end: bool = False,
 
 
 class Called:
-    """A session whose inputs and outputs go by other names; it takes those that it has of what it is given."""
+    """A session whose inputs and outputs go by other names; it takes those that it has of what it is given.
 
-    def __init__(self, session: Runner, names: Mapping[str, str] = {}) -> None:
+    `more` are inputs that it has besides, by those names: `Runner.inputs` lack what has a default.
+    """
+
+    def __init__(self, session: Runner, names: Mapping[str, str] = {}, more: Iterable[str] = ()) -> None:
         self.session, self.names, self.label = session, names, session.label
-        self.own = {names.get(name, name): name for name in session.inputs}
-        self.inputs: Sequence[str] = list(self.own)
+        own = {old: new for new, old in names.items()}
+        self.inputs: Sequence[str] = [names.get(name, name) for name in session.inputs]
+        self.own = {name: own.get(name, name) for name in more} | dict(zip(self.inputs, session.inputs, strict=True))
         self.outputs = [names.get(name, name) for name in session.outputs]
 
     def run(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

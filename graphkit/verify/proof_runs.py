@@ -102,7 +102,7 @@ class TwoModels(Struct, frozen=True):
         """Return a session of the rewritten model, by the names of the original."""
         session = self._session(1, optimize=optimize or not self.provider.is_cpu)
         self.placed.update(session.placed)
-        return Called(session, self.names)
+        return Called(session, self.names, self.input_names)
 
     def begin_loading(self) -> Callable[[], Runner]:
         """Begin to load the rewritten model at the default level beside other work; return what waits for its session.
@@ -113,7 +113,7 @@ class TwoModels(Struct, frozen=True):
 
         def wait() -> Runner:
             session.wait()
-            return Called(session, self.names)
+            return Called(session, self.names, self.input_names)
 
         return wait
 

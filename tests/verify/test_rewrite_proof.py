@@ -348,6 +348,16 @@ def test_what_is_seeded_or_only_trains_is_not_random(node: str) -> None:
     assert proof(found, found).passed
 
 
+@pytest.mark.parametrize("name", ["scale", "factor"])
+def test_both_models_run_with_other_elements_for_a_default(name: str) -> None:
+    before = model("g (float[n] x, float scale) => (float[n] y) { y = Mul (x, scale) }", scale=2.0)
+    text = f"g (float[n] x, float {name}) => (float[n] y) {{ a = Neg (x) b = Neg ({name}) y = Mul (a, b) }}"
+    options = RewriteProofOptions(names=(("scale", name),) if name != "scale" else ())
+    found = verify_rewrite(before, model(text, **{name: 2.0}), options=options)
+    assert found.passed
+    assert "defaults overridden" in found.to_text()
+
+
 def test_sequences_strings_and_optionals_are_compared() -> None:
     one = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])
     words = helper.make_tensor_value_info("words", TensorProto.STRING, ["n"])
