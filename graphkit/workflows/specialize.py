@@ -140,7 +140,8 @@ class Specializer:
             session = self._session(DimSpec.of(inputs={name: np.shape(array) for name, array in feed.items()}))
             if missing := [name for name in session.inputs if name not in feed]:
                 raise UsageError(f"no array for input {', '.join(missing)} - feed all inputs")
-            return session.run({name: array for name, array in feed.items() if name in session.inputs})
+            taken = {*session.inputs, *(port.name for port in session.onnx.get_overridable_initializers())}
+            return session.run({name: array for name, array in feed.items() if name in taken})
         except GraphkitError as error:
             names = {value.name for value in self._model.graph.inputs}
             if not fed_inputs(self._model).keys() <= feed.keys() <= names:

@@ -173,6 +173,16 @@ def test_a_missing_array(small: Model) -> None:
         Specializer(small).run({"x": np.zeros((1, 2, 4), np.float32)})
 
 
+def test_an_array_takes_the_place_of_a_default() -> None:
+    text = "g (float[n] x, float scale) => (float[n] y) <float scale = {2}> { y = Mul (x, scale) }"
+    session = Specializer(
+        Model.from_proto(onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18]> {text}'))
+    )
+    x = np.ones(3, np.float32)
+    assert session.run({"x": x})["y"].tolist() == [2.0] * 3
+    assert session.run({"x": x, "scale": np.array(5, np.float32)})["y"].tolist() == [5.0] * 3
+
+
 def test_a_size_out_of_its_range(small: Model) -> None:
     specializer = Specializer(small, ranges={"length": (2, 9)})
     with pytest.raises(UsageError, match="'length' is 1, out of its range"):
