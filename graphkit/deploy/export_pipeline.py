@@ -237,7 +237,8 @@ def find_pipeline(path: Path) -> Pipeline:
         raise UsageError(f"{shown_path(path)}: {problem}")
     settings = read_token_settings(path, has_encoder=encoder is not None and step is not None)
     words = step.roles.vocabulary if step is not None else None
-    if words is not None and (most := max((settings.tokens["start"] or 0, *settings.ends))) > words:
+    most = max(settings.tokens["start"] or 0, min(settings.ends, default=0))  # of several ends one may be there
+    if words is not None and most >= words:
         problem = f"config.json or generation_config.json says token {most}, and its vocabulary has {words}"
         raise UsageError(f"{shown_path(path)}: {problem} - put those of this model there")
     pad = settings.tokens["pad"]
