@@ -96,15 +96,14 @@ def grow_window_caches(model: Model) -> Model:
     """
     roles, shapes = model.roles, infer(model)
     grown = {past: entry.present for past, entry in roles.pasts.items() if entry.present and count_window_slots(past)}
-    growing = [shapes[past].dims or () for past in roles.pasts if past not in grown]
     tokens = roles.first("tokens") or roles.first("embeddings")
     dims = [shapes[value].dims or () for pair in grown.items() for value in pair]
-    if not grown or tokens is None or {len(each) for each in (*dims, *growing)} != {4}:
+    if not grown or tokens is None or {len(each) for each in dims} != {4}:
         return model
     proto = copy_proto(model)
     for node in proto.graph.node:
         keep_members(node.attribute, [attribute.name != SLIDING for attribute in node.attribute])
-    past = (growing or dims)[0][2]
+    past = dims[0][2]
     inputs, outputs = dict[str, NewInput](), dict[str, NewInput]()
     for before, after in grown.items():
         rows, groups, _, size = shapes[before].dims or ()

@@ -652,6 +652,7 @@ def test_a_bundle_of_the_model_builder_has_attention_in_plain_operators_and_no_m
     bundle = bundled(export, tmp_path / "bundle", verify=True)
     assert "mask" not in {port.kind for method in bundle.contract.methods for port in method.inputs}
     assert {state.update for state in bundle.contract.states} == {"slots", *["ring"] * ("gpt_oss" in name)}
+    assert json.loads((tmp_path / "bundle" / "bundle.json").read_text())["proof"]["tolerance"] == 1e-4
     for case in cases_of(export):
         given = bundle.generate(case["inputs"]["input_ids"], max_new_tokens=case["tokens"].shape[1])
         assert [cut(np.array(row)) for row in given] == [cut(row) for row in case["tokens"]]

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
+from builders import model_of
 from bundle_fault_table import FAULTS
 from bundle_faults import Edit, export, graph
 from onnx import helper
@@ -426,3 +427,11 @@ def test_models_are_joined_where_operators_mean_the_same(ahead: tuple[int, int, 
         for each in (ahead, (17, 1, "decoder", "Neg"))
     ]
     assert joining_fault(*models) == reason
+
+
+def test_a_change_of_originals_is_made_of_all_their_models() -> None:
+    first, step, sliding = (model_of("g (float[N] x) => (float[N] y) { y = Relu (x) }") for _ in range(3))
+    changed = model_of("g (float[N] x) => (float[N] y) { y = Neg (x) }")
+    made = Originals(None, first, step, parts=(first,), sliding=sliding).map_models(lambda _: changed)
+    assert {made.first, made.step, made.sliding, *made.parts} == {changed}
+    assert made.is_changed

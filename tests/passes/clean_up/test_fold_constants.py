@@ -263,6 +263,14 @@ def test_a_larger_result_that_something_else_reads_stays_and_reads_constants() -
     ]
 
 
+def test_so_many_larger_results_are_not_computed_for_a_small_one() -> None:
+    many = " ".join(f"b{number} = Neg ({'a' if number == 0 else f'b{number - 1}'})" for number in range(80))
+    model = wide(", float[64] z", f"{many} z = Gather (b79, i)")
+    outcome = check(FoldConstants(limit=256), model)
+    assert reasons(outcome)[-1].endswith("its constant result is larger than 256 bytes")
+    assert operators(outcome.model)[-1] == "Add"
+
+
 def test_a_large_weight_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     size = fold_constants.MAX_READ // 4 + 1
     model = with_tensor(both("r = ReduceSum (w) y = Reshape (r, s)", "int64[1] s = {1}"), missing("w", size))
