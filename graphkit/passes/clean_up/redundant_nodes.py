@@ -16,7 +16,6 @@ from graphkit.graph.view import Node, Scope, Value
 from graphkit.model import Model
 from graphkit.rewrite import Editor, Outcome, Pass, Rewrite, copy_proto, keep_members
 from graphkit.rewrite.edits import live_names, remove_dead_code, without_outputs
-from graphkit.rewrite.new_interface import drop_dead_inputs
 from graphkit.shapes import Expr, is_known
 
 MAX_CONSTANT = 64 << 10  # bytes; larger inline constants are not compared
@@ -67,6 +66,8 @@ class DropUnusedInputs(Pass):
     """
 
     def run(self, model: Model) -> Outcome:
+        from graphkit.rewrite.new_interface import drop_dead_inputs  # which folds do without
+
         if (declined := without_outputs(model)) is not None:
             return Outcome(model, declined=(declined,))
         live = live_names(model.proto.graph)
