@@ -83,7 +83,7 @@ class Tensor:
         reason: Why the dims are None, or why there are no elements.
     """
 
-    __slots__ = ("_data", "_load", "dims", "dtype", "reason")
+    __slots__ = ("_data", "_elements", "_load", "dims", "dtype", "reason")
 
     def __init__(
         self,
@@ -96,6 +96,7 @@ class Tensor:
         self.dtype, self.reason = dtype, reason
         self.dims: Dims | None = None if dims is None else tuple(Expr.of(dim) for dim in dims)
         self._data, self._load = data, load
+        self._elements: tuple[Expr | Ratio | float, ...] | None = None
 
     def __repr__(self) -> str:
         return f"Tensor({self})"
@@ -150,10 +151,9 @@ class Tensor:
     @property
     def elements(self) -> tuple[Expr | Ratio | float, ...] | None:
         """The elements in row-major order, integers as expressions; None if not known."""
-        data = self.data
-        if data is None:
-            return None
-        return tuple(const(element) if isinstance(element, int) else element for element in data.ravel().tolist())
+        if self._elements is None and (data := self.data) is not None:
+            self._elements = tuple(const(each) if isinstance(each, int) else each for each in data.ravel().tolist())
+        return self._elements
 
     def count(self) -> int | None:
         """Return the number of elements, None if it is symbolic."""
