@@ -20,7 +20,6 @@ from graphkit.equivalence import movement
 from graphkit.equivalence.application import Application, Result
 from graphkit.equivalence.spelling import OF_KERNEL
 from graphkit.equivalence.terms import MAX_ARRAY, Term, without_reshape
-from graphkit.errors import ModelError
 from graphkit.graph.declared_types import shape_text
 from graphkit.graph.operator_traits import (
     EXTREMES,
@@ -34,9 +33,9 @@ from graphkit.graph.operator_traits import (
     copied_inputs,
     operator_set,
 )
-from graphkit.model import Model
 from graphkit.ops.tensor import Dims, dims_product
-from graphkit.runtime.session import IsolatedSession
+from graphkit.runtime.isolation import shared_isolation
+from graphkit.runtime.session import run_models
 from graphkit.shapes import Expr, const, lower
 
 # What gives no more elements than a few for each one that it reads, and how many decides its data.
@@ -80,11 +79,9 @@ def _run_node(app: Application, arrays: Sequence[np.ndarray | None]) -> np.ndarr
     graph = onnx.helper.make_graph([node], "constants", [], [output], tensors)
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in app.node.scope.opsets.items()]
     proto = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    try:
-        with IsolatedSession(Model.from_proto(proto), threads=1, prepack=False) as session:
-            result = session.run({})[f"o{app.index}"]
-    except ModelError:
-        return None
+    with shared_isolation() as process:
+        (found,) = run_models(process, [(proto.SerializeToString(), [{}])])
+    result = None if isinstance(found, str) or isinstance(found[0], str) else found[0][0]
     if not isinstance(result, np.ndarray) or result.dtype == object or result.nbytes > MAX_ARRAY:
         return None
     return result if onnx.helper.np_dtype_to_tensor_dtype(result.dtype) == app.dtype else None

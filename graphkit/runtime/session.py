@@ -54,7 +54,7 @@ SMALL = 16 << 20  # bytes of a model whose operators are so short that threads m
 MAX_SHAPES = 8  # inputs whose shape a message tells
 NUMBERS = itertools.count()
 LIMITED = "raise --timeout or --memory to allow more"
-AT_ONCE = 64  # small models of a request
+AT_ONCE = 128  # small models of a request
 # Arrays, or zeros by their dtype and dims; None to run nothing, and tell the dims that onnxruntime infers, -1 for any.
 Feed = Mapping[str, np.ndarray | tuple[str, Sequence[int]]] | None
 SmallModel = tuple[bytes, Sequence[Feed]]
@@ -642,7 +642,7 @@ def run_small_models(models: Iterable[SmallModel]) -> Iterator[Found | str]:
     process, rest, begun = current_process(), iter(models), list[Callable[[], list[Found | str]]]()
     assert process is not None
     while listed := [*itertools.islice(rest, AT_ONCE)]:
-        begun.append(process.begin(partial(_run_models, process, listed), is_optional=True))
+        begun.append(process.begin(partial(run_models, process, listed), is_optional=True))
 
     def wait_for(answer: Callable[[], list[Found | str]]) -> list[Found | str]:
         check_time()
@@ -651,7 +651,8 @@ def run_small_models(models: Iterable[SmallModel]) -> Iterator[Found | str]:
     return chain.from_iterable(map(wait_for, begun))
 
 
-def _run_models(process: Process, models: Sequence[SmallModel]) -> list[Found | str]:
+def run_models(process: Process, models: Sequence[SmallModel]) -> list[Found | str]:
+    """Run small models in a process now, and return what `run_small_models` yields of them."""
     parts = [[np.frombuffer(content, np.uint8), list(feeds)] for content, feeds in models]
     limits = process.limits
     request = {"do": "small models", "memory": limits.bytes(), "most": limits.outputs()}
@@ -661,7 +662,7 @@ def _run_models(process: Process, models: Sequence[SmallModel]) -> list[Found | 
         if len(models) == 1:
             return [error.why]
         half = len(models) // 2
-        return _run_models(process, models[:half]) + _run_models(process, models[half:])
+        return run_models(process, models[:half]) + run_models(process, models[half:])
     if "error" in answer:
         return [answer["error"]] * len(models)
     found: list[Found | str] = answer["values"]
