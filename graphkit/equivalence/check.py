@@ -109,7 +109,12 @@ def check_equivalence(
             raise UnknownError(fault)
         tools = Tools.of(constants, sizes.RequiredProducts(sizes.required_equalities(shapes[0])))
         with compare_facts(seed) as facts:
-            exact = read_pair((before, after), shapes, tools, names, axioms, whenever_read=facts.begin)
+
+            def begin_comparing(read: Shapes, reading: Reading) -> None:
+                facts.begin(read, reading)
+                facts.begin(shapes[1])
+
+            exact = read_pair((before, after), shapes, tools, names, axioms, whenever_read=begin_comparing)
             found = _prove_outputs(exact, shapes, tools, names, real_axioms)
             if not found.proven:
                 return found

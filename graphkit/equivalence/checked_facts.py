@@ -84,12 +84,20 @@ class FactComparison:
     def __init__(self, seed: int) -> None:
         self._seed = seed
         self._claims: dict[Hashable, _Claim] = {}
+        self._compared: list[Shapes] = []
         self._begun: list[tuple[list[_Claim], Iterator[None]]] = []
 
-    def begin(self, reading: Reading, shapes: Shapes) -> None:
-        """Begin to compare what is said of a model: its nodes run beside other work."""
-        missing = list[_Claim]()
-        for claim in _claims_of(reading, shapes):
+    def begin(self, shapes: Shapes, reading: Reading | None = None) -> None:
+        """Begin to compare what is said of a model, if it is not begun: its nodes run beside other work.
+
+        One with bodies is only begun once it is read, since some of its branches may never run.
+        """
+        graph, missing = shapes.model.graph, list[_Claim]()
+        if shapes in self._compared or (reading is None and any(node.bodies for node in graph.nodes)):
+            return
+        self._compared.append(shapes)
+        nodes, values = (graph.nodes, graph.values.values()) if reading is None else (reading.nodes, reading.values)
+        for claim in _claims_of(shapes, nodes, values):
             known = self._claims.setdefault(claim.key, claim)
             known.is_needed |= claim.is_needed
             if known is claim and claim.key not in _HELD:
@@ -214,7 +222,7 @@ class _Claim(Struct, eq=False, dict=True):
         for tensor in (*self.read, *self.told):
             if tensor.dtype in INTEGERS or tensor.dtype in FLOATS:
                 least, most = exact_range(tensor.dtype)
-                exprs = (each for each in _tensor_elements(tensor) if isinstance(each, Expr))
+                exprs = {each for each in _tensor_elements(tensor) if isinstance(each, Expr)}
                 for expr in _sized_expressions(exprs, values):
                     legal &= (values.of(expr) >= least) & (values.of(expr) <= most)
         for limit in self.limits:
@@ -292,7 +300,7 @@ def _sized_expressions(exprs: Iterable[Expr], values: Values) -> Iterator[Expr]:
     return (expr for expr in exprs if expr.symbols <= values.columns.keys())
 
 
-def _claims_of(reading: Reading, shapes: Shapes) -> Iterator[_Claim]:
+def _claims_of(shapes: Shapes, nodes: Iterable[Node], values: Iterable[Value]) -> Iterator[_Claim]:
     """Yield what is said of the nodes of a model that run, but for constants and nodes with bodies."""
     noted: dict[Node, tuple[list[Requirement], ...]] = defaultdict(lambda: ([], []))
     meant: dict[Node, list[Relation]] = defaultdict(list)
@@ -301,7 +309,7 @@ def _claims_of(reading: Reading, shapes: Shapes) -> Iterator[_Claim]:
             noted[each.node][place].append(each)
     for node, precondition in shapes.preconditions[0]:
         meant[node] += (Relation.equal(*pair) for pair in precondition.equalities())
-    first = {value: tensor for value in reading.values if (tensor := shapes.first.get(value)) is not None}
+    first = {value: tensor for value in values if (tensor := shapes.first.get(value)) is not None}
     told = [value for value, tensor in first.items() if _has_elements(tensor)]
 
     def before(node: Node) -> Iterator[Node | None]:
@@ -310,7 +318,7 @@ def _claims_of(reading: Reading, shapes: Shapes) -> Iterator[_Claim]:
 
     needed = {*walk_breadth_first(filter(None, map(_producing_node, told)), before)}
     seen: dict[Hashable, _Claim] = {}
-    for node in (node for node in reading.nodes if not node.bodies and node.constant is None):
+    for node in (node for node in nodes if not node.bodies and node.constant is None):
         inputs = tuple(None if value is None else shapes.first.get(value, UNKNOWN) for value in node.inputs)
         outputs = tuple(None if value is None else shapes.first.get(value) for value in node.outputs)
         held = [None if value is None else value.constant for value in node.inputs]
@@ -321,7 +329,7 @@ def _claims_of(reading: Reading, shapes: Shapes) -> Iterator[_Claim]:
         if (known := seen.get(key)) is not None:  # which has the very same facts
             known.is_needed |= node in needed
             continue
-        bare = (None if each is None else _bare_constant(reading.model, each) for each in constants)
+        bare = (None if each is None else _bare_constant(shapes.model, each) for each in constants)
         alone = {at: each for at, each in enumerate(bare) if each is not None}
         limits, equal = map(tuple, noted[node])
         claim = _Claim(node, inputs, outputs, alone, limits, equal, meant=tuple(meant[node]), is_needed=node in needed)
@@ -382,7 +390,7 @@ def _draw_sizes(symbols: Sequence[Symbol], numbers: set[int], is_of_numbers: boo
                 size = int(rng.choice((each.lower, each.upper))) + rng.choice((0, 1, -1))
             row.append(int(min(max(size, each.lower), each.upper)))
         rows.append(row)
-    columns = zip(symbols, zip(*rows, strict=True), strict=True)
+    columns = zip(symbols, zip(*dict.fromkeys(map(tuple, rows)), strict=True), strict=True)
     return Values({each.name: size_column(listed) for each, listed in columns})
 
 

@@ -294,7 +294,7 @@ def read_pair(
     names: Names,
     axioms: Sequence[Axiom],
     exact: Pair | None = None,
-    whenever_read: Callable[[Reading, Shapes], None] = lambda *_: None,
+    whenever_read: Callable[[Shapes, Reading], None] = lambda *_: None,
 ) -> Pair:
     """Read the main graphs of an original and its rewrite by some axioms, and call a function with each reading.
 
@@ -303,10 +303,10 @@ def read_pair(
     known = exact or (None, None)
     tools.reals.is_original = True
     first = _Reader(models[0], shapes[0], tools, {}, axioms, original=None, exact=known[0])
-    whenever_read(first.result, shapes[0])
+    whenever_read(shapes[0], first.result)
     tools.reals.is_original = False
     second = _Reader(models[1], shapes[1], tools, names, axioms, original=first, exact=known[1])
-    whenever_read(second.result, shapes[1])
+    whenever_read(shapes[1], second.result)
     return first, second
 
 
