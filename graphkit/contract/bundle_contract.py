@@ -33,7 +33,6 @@ from graphkit.contract.host_contract import (
     Token,
 )
 
-VERSION: Literal[4] = 4
 ALIGNMENT = 64  # bytes: a cache line
 FeedKind = Literal["user", "tokens", "mask", "state", "length", "kept", "indices"]
 Update = Literal["slots", "ring", "whole", "swap"]
@@ -232,6 +231,7 @@ class BundleContract(AnyContract):
     """
 
     FILE: ClassVar[str] = "bundle.json"
+    COMMAND: ClassVar[str] = "bundle"
     data: Annotated[str, Meta(pattern=FILE_NAME.replace("+", "*"))]
     opset: Positive
     sizes: Annotated[Mapping[str, Positive], Meta(extra_json_schema={"required": ["batch"]})]
@@ -243,7 +243,7 @@ class BundleContract(AnyContract):
     methods: Annotated[tuple[BundleMethod, ...], Meta(min_length=1)]
     positions: str = field(metadata=TEXT)
     loop: tuple[str, ...] = field(metadata=TEXT)
-    version: Literal[4] = VERSION
+    version: Literal[4] = 4
     generation: Generation = field(default_factory=Generation)
     options: BundledWith = field(default_factory=BundledWith)
     proof: ProofRecord = NOT_RUN

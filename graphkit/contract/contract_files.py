@@ -10,16 +10,14 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 import msgspec
 
 from graphkit.contract.bundle_contract import ALIGNMENT, FED, BundleContract, BundleMethod, BundlePort, StateTensor
-from graphkit.contract.bundle_contract import VERSION as BUNDLE_VERSION
 from graphkit.contract.host_contract import (
     FILE_NAME,
     SIZES,
-    VERSION,
     AnyContract,
     Contract,
     FileRecord,
@@ -46,6 +44,7 @@ KINDS = {
 LONGEST = 300  # characters of an error
 SHOWN = 60  # of a value in it
 FOR_PEOPLE = (".md", ".mjs")  # suffixes of files that no host reads
+Kind = TypeVar("Kind", bound=AnyContract)
 AGAIN = "make the folder again, or copy it again from where it was made"
 
 
@@ -282,74 +281,62 @@ def _method_input(port: BundlePort, method: BundleMethod, lengths: set[str]) -> 
         yield "has no axis of rows"
 
 
-class _Form(NamedTuple):
-    kind: type[AnyContract]
-    version: int
-    what: str
-    command: str
-    problems: Callable[[Any], Iterator[str]]
-
-
-LOWERED = _Form(Contract, VERSION, "contract", "lower", contract_problems)
-BUNDLED = _Form(BundleContract, BUNDLE_VERSION, "bundle", "bundle", bundle_problems)
-
-
 def read_contract(path: Path, *, altered: bool = False) -> Contract:
     """Read `contract.json`; with `altered`, one too that was changed after it was written, if what it says fits.
 
     Raises ModelError where it is no contract, one of another version, was changed, or does not fit together.
     """
-    contract: Contract = _read_contract(path, LOWERED, altered)
-    return contract
+    return _read_contract(path, Contract, contract_problems, altered)
 
 
 def read_bundle(path: Path, *, altered: bool = False) -> BundleContract:
     """Read `bundle.json`; see `read_contract`."""
-    contract: BundleContract = _read_contract(path, BUNDLED, altered)
-    return contract
+    return _read_contract(path, BundleContract, bundle_problems, altered)
 
 
-def _read_contract(path: Path, form: _Form, altered: bool) -> Any:
+def _read_contract(path: Path, kind: type[Kind], problems: Callable[[Kind], Iterator[str]], altered: bool) -> Kind:
+    what = kind.FILE.removesuffix(".json")
     try:
         text = path.read_text(encoding="utf-8")
         plain = msgspec.json.decode(text)
     except OSError as error:
-        hint = f"write it with `graphkit {form.command}`"
+        hint = f"write it with `graphkit {kind.COMMAND}`"
         raise ModelError(f"it cannot be read: {error.strerror}", file=str(path), hint=hint) from error
     except (ValueError, RecursionError) as error:
-        raise _no_contract_error(path, form, str(error)) from error
+        raise _no_contract_error(path, kind, str(error)) from error
     version = plain.get("version") if isinstance(plain, dict) else None
-    if type(version) is int and version != form.version:
-        hint = f"make it again with `graphkit {form.command}`, which writes version {form.version}"
-        raise ModelError(f"it is a {form.what} of version {version}", file=str(path), hint=hint)
+    if type(version) is int and version != kind.version:
+        hint = f"make it again with `graphkit {kind.COMMAND}`, which writes version {kind.version}"
+        raise ModelError(f"it is a {what} of version {version}", file=str(path), hint=hint)
     has_checksum = isinstance(plain, dict) and isinstance(plain.pop("checksum", None), str)
     try:
-        contract: Any = msgspec.convert(plain, form.kind)
+        contract = msgspec.convert(plain, kind)
     except msgspec.ValidationError as error:
-        place, problem = locate_problem(error, plain, form.kind)
+        place, problem = locate_problem(error, plain, kind)
         # the place comes first, so that a long value does not hide it
-        raise _no_contract_error(path, form, f"{place}: {problem}" if place else problem) from error
-    read = {"legal": {}, **plain} if form is BUNDLED else plain  # which bundles lack that were written before
-    made = msgspec.to_builtins(dataclasses.asdict(contract))  # with the defaults, which msgspec leaves to the class
+        raise _no_contract_error(path, kind, f"{place}: {problem}" if place else problem) from error
+    read = {"legal": {}, **plain} if kind is BundleContract else plain  # which bundles lack that were written before
+    # with the defaults, which msgspec leaves to the class
+    made = msgspec.to_builtins(dataclasses.asdict(contract))  # type: ignore[call-overload]
     faults = chain(
-        filter(None, [first_difference(read, made, by=f"a {form.what} has")]),
-        form.problems(contract),
+        filter(None, [first_difference(read, made, by=f"a {what} has")]),
+        problems(contract),
         record_problems(contract.proof, contract.files, contract.read_files),
     )
     fault = next(faults, "" if has_checksum else "it has no 'checksum'")  # each relies on those before it
     if fault:
-        raise _no_contract_error(path, form, fault)
+        raise _no_contract_error(path, kind, fault)
     if not altered and is_unsealed(text):
         seal = f"`graphkit verify EXPORT {path.parent} --record` seals them"
-        hint = f"{form.command} again; where only texts for people were changed, {seal}"
+        hint = f"{kind.COMMAND} again; where only texts for people were changed, {seal}"
         raise ModelError("it was changed after it was written: its checksum is another", file=str(path), hint=hint)
     return contract
 
 
-def _no_contract_error(path: Path, form: _Form, problem: str) -> ModelError:
+def _no_contract_error(path: Path, kind: type[AnyContract], problem: str) -> ModelError:
     said = printable(problem)[:LONGEST]  # anybody may have written what it quotes
-    hint = f"write it with `graphkit {form.command}`"
-    return ModelError(f"it is not a {form.what}: {said}", file=str(path), hint=hint)
+    hint = f"write it with `graphkit {kind.COMMAND}`"
+    return ModelError(f"it is not a {kind.FILE.removesuffix('.json')}: {said}", file=str(path), hint=hint)
 
 
 def contract_schema(kind: type[AnyContract]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 import numpy as np
 
 from graphkit.contract.bundle_contract import BundleContract, BundlePort
+from graphkit.contract.contract_files import BYTES
 from graphkit.contract.host_contract import By, Contract, Generation, Kind, Method, Port, Source, State, Table
 from graphkit.errors import UsageError
 from graphkit.graph.names import family_label, family_pattern, group_pairs
@@ -264,7 +265,7 @@ def _array_constants(
     """Yield the arrays of records, each with the kind of these and its identifier."""
     files = [{"name": name, "bytes": file.bytes, "sha256": file.sha256} for name, file in contract.files.items()]
     yield {"kind": "RecordedFile", "name": "files", "records": files}
-    rows = [{**vars(t), "row_bytes": math.prod(t.shape) * _item_bytes(t.dtype)} for t in contract.tables]
+    rows = [{**vars(t), "row_bytes": math.prod(t.shape) * BYTES[t.dtype]} for t in contract.tables]
     yield {"kind": "Table", "name": named[0].name, "records": rows}
     yield {"kind": "State", "name": named[1].name, "records": [_state_record(state) for state in contract.states]}
     methods, places = [], {state.name: place for place, state in enumerate(contract.states)}
@@ -283,7 +284,7 @@ def _array_constants(
 
 
 def _tensor_record(tensor: Port | State) -> dict[str, Any]:
-    item, dims = _item_bytes(tensor.dtype), list(tensor.shape)
+    item, dims = BYTES[tensor.dtype], list(tensor.shape)
     return {**vars(tensor), "dims": dims, "item_bytes": item, "bytes": math.prod(dims) * item}
 
 
@@ -345,13 +346,6 @@ def _place_of(contract: Contract, source: Source) -> tuple[int, int]:
         return next((place, at) for name, place, at in outputs if name == source.of)
     named: Sequence[State | Table] = contract.states if source.kind == "state" else contract.tables
     return [thing.name for thing in named].index(source.of), -1
-
-
-def _item_bytes(dtype: str) -> int:
-    try:
-        return np.dtype(dtype).itemsize
-    except TypeError as error:
-        raise UsageError(f"dtype '{dtype}' has no size that a host program can count on") from error
 
 
 def comment_text(text: str) -> str:

@@ -31,7 +31,6 @@ Equality = Annotated[str, Meta(pattern=r"^(bit for bit|in exact arithmetic)$(?!\
 EarlyStopping = bool | Literal["never"]
 SEAL = re.compile(r'(.*),"checksum":"([0-9a-f]{64})"\}', re.DOTALL)
 SPACE = re.compile(r'("(?:[^"\\]|\\.)*")|\s+', re.DOTALL)  # strings, which keep theirs, and white space outside of them
-VERSION: Literal[3] = 3
 FIXED = "nothing: its value is fixed"  # what an input of the original became that nobody gives
 SIZES = ("batch", "source", "capacity", "positions", "layers", "heads", "head_dim", "vocabulary")
 Size = Annotated[int, Meta(le=LARGEST, extra_json_schema={"minimum": 0})]  # none but an offset is below 0
@@ -211,6 +210,8 @@ class AnyContract:
     """A contract, with the record of the files beside it and of their proof."""
 
     FILE: ClassVar[str]
+    COMMAND: ClassVar[str]  # which writes it
+    version: int
     methods: tuple[AnyMethod, ...]
     states: tuple[State, ...]
     proof: ProofRecord
@@ -368,6 +369,7 @@ class Contract(AnyContract):
     """
 
     FILE: ClassVar[str] = "contract.json"
+    COMMAND: ClassVar[str] = "lower"
     target: str
     sizes: Annotated[Mapping[str, Size], Meta(extra_json_schema=SIZES_SCHEMA)]
     tokens: Annotated[Mapping[str, Token | None], Meta(extra_json_schema={"required": ["pad", "start"]})]
@@ -378,7 +380,7 @@ class Contract(AnyContract):
     states: tuple[State, ...]
     loop: tuple[str, ...] = field(metadata=TEXT)
     positions: str = field(metadata=TEXT)
-    version: Literal[3] = VERSION
+    version: Literal[3] = 3
     generation: Generation = field(default_factory=Generation)
     options: LoweredWith = field(default_factory=LoweredWith)
     proof: ProofRecord = NOT_RUN

@@ -122,8 +122,7 @@ def _prove_folder(
 
 def _refuse_difference(folder: Path, contract: DeployContract, difference: str, more: str = "") -> None:
     if difference:
-        command = "lower" if isinstance(contract, Contract) else "bundle"
-        hint = f"make the folder again with `graphkit {command}`{more}"
+        hint = f"make the folder again with `graphkit {contract.COMMAND}`{more}"
         raise ModelError(difference, file=str(folder / contract.FILE), hint=hint)
 
 
