@@ -99,9 +99,9 @@ def with_input_sizes(options: Asked, models: Sequence[Model]) -> Asked:
                 option = "batch" if role == "batch" else source if of_text else symbol
                 given = {**dict(options.dims), "batch": options.batch, source: getattr(options, source)}
                 asked, unset = given.get(option, size), getattr(default, option, size)
-                if found.setdefault(option, size) != size or asked not in (size, unset):
-                    others = {found[option], asked} - {size, unset}
-                    raise UsageError(f"--input {name}: '{symbol}' is {size} here, and {others.pop()} elsewhere")
+                if (other := found.setdefault(option, size)) != size or asked not in (size, unset):
+                    other = other if other != size else asked
+                    raise UsageError(f"--input {name}: '{symbol}' is {size} here, and {other} elsewhere")
     fields: dict[str, Any] = {name: found.pop(name) for name in ("batch", source) if name in found}
     return replace(options, inputs=(), dims=tuple({**dict(options.dims), **found}.items()), **fields)
 

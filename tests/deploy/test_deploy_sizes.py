@@ -49,6 +49,7 @@ def test_the_shape_of_an_input_is_that_of_the_encoder_where_it_has_it(pair: list
             {"inputs": (("input_ids", (1, 16)), ("attention_mask", (1, 9)))},
             "'encoder_sequence_length' is 9 here, and 16 elsewhere",
         ),
+        ({"inputs": (("input_ids", (1, 8)), ("attention_mask", (2, 8)))}, "'batch_size' is 2 here, and 1 elsewhere"),
     ],
 )
 def test_shapes_that_contradict_each_other_are_refused(pair: list[Model], asked: dict[str, object], says: str) -> None:
