@@ -331,8 +331,10 @@ def _make_config(
     tokens = {"bos_token_id": (begins or ends)[0], "eos_token_id": list(ends), "pad_token_id": (pads or ends)[0]}
     usual = {"do_sample": False, "max_length": context, "past_present_share_buffer": False}
     search = usual | {key: generation[key] for key in SEARCH if isinstance(generation.get(key), int | float)}
-    notes = []
-    if ignored := [key for key in IGNORED if generation.get(key) not in (None, [], 0)]:
+    notes, unset = [], {"min_new_tokens": 0, "max_new_tokens": 0}  # of the others, 0 is a token
+    ignored = [key for key in IGNORED if generation.get(key) not in (None, [], unset.get(key))]
+    ignored += [key for key in SEARCH if isinstance(generation.get(key), str)]  # such as "never", of early_stopping
+    if ignored:
         notes.append(f"It does not follow what generation_config.json says of {', '.join(ignored)}")
     if sections["type"] == "decoder-pipeline":
         notes.append("One sequence at a time: of several, it takes each new token for a prompt")

@@ -273,9 +273,11 @@ def test_what_no_configuration_says_is_asked_for(file: str, reason: str, qwen: P
 
 
 def test_settings_that_it_does_not_follow_are_named(qwen: Path, tmp_path: Path) -> None:
-    (qwen / "generation_config.json").write_text(json.dumps({**GENERATION, "suppress_tokens": [7]}))
+    settings = {"suppress_tokens": [7], "forced_eos_token_id": 0, "max_new_tokens": 0, "early_stopping": "never"}
+    (qwen / "generation_config.json").write_text(json.dumps({**GENERATION, **settings}))
     notes = genai_folder(qwen, tmp_path / "out").notes
-    assert notes[0] == "It does not follow what generation_config.json says of suppress_tokens"
+    named = "suppress_tokens, forced_eos_token_id, early_stopping"
+    assert notes[0] == f"It does not follow what generation_config.json says of {named}"
 
 
 def test_the_command_says_how_to_load_the_folder(
