@@ -40,7 +40,7 @@ from graphkit.rewrite.edits import remove_dead_code
 from graphkit.rewrite.new_interface import with_interface, with_symbols
 from graphkit.save import HINT, save_models
 from graphkit.shapes import symbol
-from graphkit.verify.comparator import has_float16
+from graphkit.verify.comparator import QUANTIZING, has_float16
 from graphkit.verify.rewrite_proof import RewriteProof, SplitProof
 from graphkit.verify.rewrite_verifier import verify_rewrite
 from graphkit.verify.split_verifier import verify_split
@@ -56,7 +56,6 @@ OF_BOTH: tuple[Role, ...] = ("tokens", "condition", "encoder mask", "encoder sta
 PLAIN: tuple[Role, ...] = ("tokens", "mask", "token types", "positions", "encoder mask")  # int64 [rows, columns]
 AS_THEY_ARE = ("input_features", "input_values", "num_logits_to_keep")  # inputs that it feeds by these names
 SUFFIXES = {"fp32": "", "fp16": "_fp16", "q8": "_quantized", "q4": "_q4", "q4f16": "_q4f16"}  # of files, by dtype
-QUANTIZED = ("MatMulInteger", "ConvInteger", "DynamicQuantizeLinear", "QuantizeLinear", "QLinearMatMul")
 LAYERS = ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "num_transformer_layers")  # keys of config.json
 PROCESSOR = "preprocessor_config.json"
 COPIED: tuple[str, ...] = (*TOKENIZER, "generation_config.json", PROCESSOR, "processor_config.json")
@@ -187,7 +186,7 @@ def transformers_js_folder(
             if "MatMulNBits" in operators:
                 dtypes[name] = "q4f16" if is_half else "q4"
             else:
-                dtypes[name] = "q8" if operators.intersection(QUANTIZED) else "fp16" if is_half else "fp32"
+                dtypes[name] = "q8" if operators & QUANTIZING else "fp16" if is_half else "fp32"
             file = stage / "onnx" / f"{name}{SUFFIXES[dtypes[name]]}.onnx"
             data |= {file.name: len(save_models({file: whole}, weights="kept")) - 1}
             if options.verify and merge is not None:

@@ -190,7 +190,7 @@ def with_node(op_type: str) -> onnx.ModelProto:
     if op_type == "DynamicQuantizeLinear":
         model.graph.node.append(helper.make_node(op_type, ["x"], ["a", "b", "c"]))
     else:
-        sizes = {"K": 8, "N": 2, "bits": 4, "block_size": 16}
+        sizes = {"K": 8, "N": 2, "bits": 4, "block_size": 16} if op_type == "MatMulNBits" else {}
         node = helper.make_node(op_type, ["x", "packed", "scales"], ["a"], domain="com.microsoft", **sizes)
         model.graph.node.append(node)
         model.graph.initializer.append(helper.make_tensor("packed", TensorProto.UINT8, [2, 1, 8], bytes(16), raw=True))
@@ -199,7 +199,12 @@ def with_node(op_type: str) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize(
-    ("op_type", "file"), [("MatMulNBits", "model_q4.onnx"), ("DynamicQuantizeLinear", "model_quantized.onnx")]
+    ("op_type", "file"),
+    [
+        ("MatMulNBits", "model_q4.onnx"),
+        ("DynamicQuantizeLinear", "model_quantized.onnx"),
+        ("DynamicQuantizeMatMul", "model_quantized.onnx"),
+    ],
 )
 def test_a_file_is_called_by_the_dtype_of_its_weights(op_type: str, file: str, tmp_path: Path) -> None:
     report = made_folder(configured(saved(with_node(op_type), tmp_path / "export")), tmp_path / "out")
