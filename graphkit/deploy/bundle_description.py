@@ -72,8 +72,8 @@ class _Description(Struct, forbid_unknown_fields=True):
     state: tuple[_State, ...] = ()
 
 
-def read_description(path: Path) -> tuple[Chain, ...]:
-    """Return the methods that a `bundle.toml` names; refuse a key that is missing or wrong, with its name."""
+def read_description(path: Path) -> tuple[tuple[Chain, ...], Initial]:
+    """Return the methods that a `bundle.toml` names, and initial values; refuse a key that is missing or wrong."""
     file = convert_toml(path, read_toml(path), _Description)
     methods = [_read_method(path, f"method[{number}]", row, file.state) for number, row in enumerate(file.method)]
     if not methods:
@@ -85,7 +85,19 @@ def read_description(path: Path) -> tuple[Chain, ...]:
     for state in file.state:
         if unknown := [name for name in (*state.read, *state.write) if name not in names]:
             raise UsageError(f"{shown_path(path)}: state '{state.name}' names '{unknown[0]}', which is no method")
-    return tuple(methods)
+    values = dict[str, np.ndarray]()
+    for number, state in enumerate(file.state):
+        key, initial = f"state[{number}].initial", state.initial
+        if isinstance(initial, str):
+            _check_file_name(path, key, initial)
+            try:
+                values[state.name] = np.asarray(np.load(path.parent / initial, allow_pickle=False))
+            except (OSError, ValueError, EOFError) as error:
+                problem = f"{initial[:40]!r} cannot be read: {error!s:.200}"
+                raise toml_error(path, key, problem, "write it with numpy.save") from error
+        elif initial is not None:
+            values[state.name] = np.asarray(initial)
+    return tuple(methods), values
 
 
 def _read_method(path: Path, at: str, row: _Method, states: Sequence[_State]) -> Chain:
@@ -159,21 +171,7 @@ def _make_method(method: Chain, slots: int, update: Update) -> MethodModel:
 def method_chains(path: Path) -> tuple[tuple[Chain, ...], Initial]:
     """Return the methods that a `bundle.toml` names, or those of recurrent state, and initial values."""
     description = path / BUNDLE_TOML
-    if not description.is_file():
-        return recurrent_methods(path), {}
-    chains, values = read_description(description), {}
-    for number, state in enumerate(convert_toml(description, read_toml(description), _Description).state):
-        key, initial = f"state[{number}].initial", state.initial
-        if isinstance(initial, str):
-            _check_file_name(description, key, initial)
-            try:
-                values[state.name] = np.asarray(np.load(description.parent / initial, allow_pickle=False))
-            except (OSError, ValueError, EOFError) as error:
-                problem = f"{initial[:40]!r} cannot be read: {error!s:.200}"
-                raise toml_error(description, key, problem, "write it with numpy.save") from error
-        elif initial is not None:
-            values[state.name] = np.asarray(initial)
-    return chains, values
+    return read_description(description) if description.is_file() else (recurrent_methods(path), {})
 
 
 def recurrent_methods(path: Path) -> tuple[Chain, ...]:

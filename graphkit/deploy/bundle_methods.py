@@ -14,8 +14,7 @@ from graphkit.deploy.export_inputs import drop_idle_inputs, share_dim_names, tak
 from graphkit.deploy.export_pipeline import SOURCES, Pipeline
 from graphkit.errors import UsageError
 from graphkit.graph.cache_entries import CacheEntry, Slot
-from graphkit.graph.declared_types import declared_dims
-from graphkit.graph.roles import declared_rank
+from graphkit.graph.roles import declared_rank, dim_at
 from graphkit.graph.view import all_nodes
 from graphkit.model import Model
 from graphkit.options import Update
@@ -120,8 +119,7 @@ def _decoder_only(model: Model, slots: int, update: Update) -> tuple[MethodModel
 
 
 def _takes_one(step: Model) -> bool:
-    tokens = step.roles.first("tokens")
-    return tokens is not None and (declared_dims(tokens) or ())[1:2] == (1,)
+    return dim_at(step.roles.first("tokens"), 1) == 1
 
 
 def _method_pair(first: Model, step: Model, slots: int, update: Update) -> tuple[MethodModel, ...]:

@@ -252,10 +252,26 @@ def largest_score(parts: Sequence[Lowered], folder: Path) -> float | None:
     A source of the fixed length and a prompt, both of random tokens, run through host and lowered models, to a full
     cache or for `MOST_STEPS`. The folder has `contract.json` and the tables.
     """
-    runs = _Runs(parts)
-    if not runs.scores:
+    opened, has_scores, largest = dict[str, IsolatedSession](), False, 0.0
+    for part in parts:
+        shapes = infer(part.model)
+        scores = masked_scores(part.model, part.method, shapes)
+        has_scores |= bool(scores)
+        values = dict.fromkeys((*part.model.graph.outputs, *scores))
+        ports = [(v.name, NewInput(v.name, shapes[v].dtype, shapes[v].sizes() or ())) for v in values]
+        opened[part.method.name] = IsolatedSession(with_outputs(part.model, ports))
+    if not has_scores:
         return None
-    host = Host(folder, runs, unchecked=True)
+
+    def run(method: Method, feed: Mapping[str, np.ndarray]) -> Arrays:
+        nonlocal largest
+        outputs = dict(opened[method.name].run(feed))
+        for name in outputs.keys() - {port.name for port in method.outputs}:
+            finite = np.abs(outputs[name][np.isfinite(outputs[name])].astype(np.float64))
+            largest = max(largest, float(finite.max(initial=0.0)))
+        return outputs
+
+    host = Host(folder, run, unchecked=True)
     rng = np.random.default_rng(SEED)
     contract = host.contract
     steps = min(contract.sizes["positions"], MOST_STEPS)
@@ -265,31 +281,7 @@ def largest_score(parts: Sequence[Lowered], folder: Path) -> float | None:
     host.start([tokens[: contract.sizes["source"]]] * host.batch if contract.takes_text else (), user)
     for token in tokens[:steps]:
         host.step([token] * host.batch)
-    return runs.largest
-
-
-class _Runs:
-    """Lowered models that give their scores too: how many, and the largest magnitude of one so far."""
-
-    def __init__(self, parts: Sequence[Lowered]) -> None:
-        self.scores, self.largest = 0, 0.0
-        self.opened: dict[str, IsolatedSession] = {}
-        for part in parts:
-            shapes = infer(part.model)
-            scores = masked_scores(part.model, part.method, shapes)
-            self.scores += len(scores)
-            given = dict.fromkeys((*part.model.graph.outputs, *scores))
-            outputs = [(v.name, NewInput(v.name, shapes[v].dtype, shapes[v].sizes() or ())) for v in given]
-            self.opened[part.method.name] = IsolatedSession(with_outputs(part.model, outputs))
-
-    def __call__(self, method: Method, feed: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        outputs = self.opened[method.name].run(feed)
-        known = {port.name for port in method.outputs}
-        for name, scores in outputs.items():
-            if name not in known:
-                finite = np.abs(scores[np.isfinite(scores)].astype(np.float64))
-                self.largest = max(self.largest, float(finite.max(initial=0.0)))
-        return outputs
+    return largest
 
 
 def masked_scores(model: Model, method: Method, shapes: Shapes) -> tuple[Value, ...]:

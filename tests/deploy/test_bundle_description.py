@@ -193,7 +193,7 @@ def test_tokens_are_of_the_table_that_they_are_looked_up_in(rows: int, below: in
     assert report.proof.findings() == ()
     method = report.overview.contract.methods[0]
     port = next(port for port in method.inputs if port.name == "token")
-    (chain,) = read_description(source / "bundle.toml")
+    (chain,) = read_description(source / "bundle.toml")[0]
     inputs = ExportInputs(chain.models, np.random.default_rng(0))
     assert inputs.bound(input_spec(method, port)) == below
     tokens = inputs.array(input_spec(method, port), [2000])
@@ -209,7 +209,7 @@ def test_a_method_that_does_not_run_is_found(tmp_path: Path) -> None:
     (table,) = (tensor for tensor in model.graph.initializer if tensor.name == "table")
     table.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(table)[:1], "table"))
     onnx.save(model, file)
-    found = verify_methods(read_description(source / "bundle.toml"), file.parent, exact=True).findings()
+    found = verify_methods(read_description(source / "bundle.toml")[0], file.parent, exact=True).findings()
     assert len(found) == 6  # one row and two, plain and fused; what a reset leaves, and two users
     assert all("indices element out of data bounds" in finding for finding in found)
 
@@ -255,7 +255,7 @@ def test_a_fault_in_a_method_is_found(export: Path) -> None:
     node = next(node for node in model.graph.node if node.op_type == "ReduceMean")
     node.op_type = "ReduceMax"
     onnx.save(model, file)
-    proof = verify_methods(read_description(export / "bundle.toml"), export.parent / "bundle", exact=True)
+    proof = verify_methods(read_description(export / "bundle.toml")[0], export.parent / "bundle", exact=True)
     assert not proof.passed
     assert "of hear differs by" in proof.findings()[0] or "after run 1, of hear" in proof.findings()[0]
 

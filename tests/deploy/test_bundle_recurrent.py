@@ -255,7 +255,7 @@ def test_a_bundle_with_another_initial_value_fails_its_proof(export: Path) -> No
     for node in init.graph.node:
         node.attribute[0].t.CopyFrom(numpy_helper.from_array(np.array([0.75], np.float32)))
     onnx.save(init, folder / "init.onnx")
-    chains = read_description(export / "bundle.toml")
+    chains = read_description(export / "bundle.toml")[0]
     proof = verify_methods(chains, folder, exact=True, initial={"top": np.array(0.25)})
     assert any("differs by" in finding for finding in proof.findings())
 
