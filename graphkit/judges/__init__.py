@@ -111,7 +111,6 @@ class Answer(msgspec.Struct, frozen=True):
     is_answered: bool = True
     nodes: tuple[PlacedNode, ...] = ()  # where they run
     partitions: int | None = None  # of the device; None where each node counts as one
-    cpu_partitions: int = 0  # of the CPU
     copies: int | None = None  # of tensors between the two; None where the judge does not say
     files: dict[str, int] = {}  # what the compiler wrote, with its bytes
     seconds: float = 0.0  # how long it took
@@ -258,7 +257,7 @@ def _ask_process(words: Sequence[str], questions: Sequence[dict[str, str]], seco
         try:
             for number in range(len(questions)):
                 try:
-                    line = lines.get(timeout=seconds)
+                    line = lines.get(timeout=min(seconds, threading.TIMEOUT_MAX))
                     code = None if line else process.wait(seconds)
                 except (queue.Empty, subprocess.TimeoutExpired):
                     yield Answer(error=f"the compiler does not end in {seconds:g} s", is_answered=False)

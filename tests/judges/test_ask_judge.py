@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -76,8 +77,8 @@ def asked(judge: Judge, folder: Path, *files: tuple[str, str], seconds: float = 
 
 def test_an_answer_says_where_nodes_run_and_why(judge: Judge, tmp_path: Path) -> None:
     nodes = [{"name": "a", "op": "Add", "on": "device"}, {"name": "g", "op": "Gather", "on": "cpu", "why": "too wide"}]
-    text = json.dumps({"number": 0, "nodes": nodes, "partitions": 1, "cpu_partitions": 1, "files": {"a.bin": 7}})
-    (found,) = asked(judge, tmp_path, ("m.onnx", text))
+    text = json.dumps({"number": 0, "nodes": nodes, "partitions": 1, "files": {"a.bin": 7}})
+    (found,) = asked(judge, tmp_path, ("m.onnx", text), seconds=math.inf)
     assert found.fault == "1 of 2 nodes on the CPU: Gather 1"
     assert [(node.name, node.why) for node in found.on("cpu")] == [("g", "too wide")]
     judgement = Judgement.of("m.onnx", "fake", found)

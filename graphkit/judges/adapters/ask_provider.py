@@ -64,7 +64,7 @@ def ask_model(
     settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     levels = onnxruntime.GraphOptimizationLevel
     settings.graph_optimization_level = levels.ORT_DISABLE_ALL if as_it_is else levels.ORT_ENABLE_ALL
-    answer: dict[str, Any] = {"error": "", "nodes": [], "partitions": 0, "cpu_partitions": 0, "files": {}}
+    answer: dict[str, Any] = {"error": "", "nodes": [], "partitions": 0, "files": {}}
     session = None
     with tempfile.TemporaryDirectory() as folder:
         compiled = Path(folder, "compiled.onnx")
@@ -85,7 +85,7 @@ def ask_model(
         else:
             for part in session.get_provider_graph_assignment_info():
                 is_cpu = part.ep_name == "CPUExecutionProvider"
-                answer["cpu_partitions" if is_cpu else "partitions"] += 1
+                answer["partitions"] += not is_cpu
                 for node in part.get_nodes():
                     op = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
                     answer["nodes"].append({"name": node.name, "op": op, "on": "cpu" if is_cpu else "device"})

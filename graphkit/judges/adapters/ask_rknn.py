@@ -125,7 +125,7 @@ def calibration(feeds: Sequence[Mapping[str, Any]], folder: Path) -> Path:
 def placement(log: str, operators: Mapping[str, str]) -> dict[str, Any]:
     """Return where nodes and layers are, from the log of a build; `operators` are the model's, by the node's name."""
     places: dict[tuple[str, str], dict[str, Any]] = {}
-    parts, last = {"device": 0, "cpu": 0}, ""
+    partitions, last = 0, ""
     origins, ends = fused_nodes(log, operators)
     remarks, layers = REMARK.findall(log), LAYER.findall(log)
     for number, kind, target, full in layers:
@@ -133,8 +133,8 @@ def placement(log: str, operators: Mapping[str, str]) -> dict[str, Any]:
             continue
         name = full.partition(":")[2] or f"layer {number}"
         on = "cpu" if target == "CPU" else "device"
-        if on != last:
-            parts[on], last = parts[on] + 1, on
+        partitions += on == "device" != last
+        last = on
         for node in node_names(name, origins) or [name]:
             place = {"name": node, "op": operators.get(node, kind), "on": on, "why": ""}
             if places.setdefault((node, place["op"]), place)["on"] == "device":
@@ -148,7 +148,7 @@ def placement(log: str, operators: Mapping[str, str]) -> dict[str, Any]:
             for node in origins[name]:
                 place = {"name": node, "op": operators.get(node, ""), "on": "device", "why": ""}
                 places.setdefault((node, place["op"]), place)
-    return {"nodes": list(places.values()), "partitions": parts["device"], "cpu_partitions": parts["cpu"]}
+    return {"nodes": list(places.values()), "partitions": partitions}
 
 
 def fused_nodes(log: str, operators: Mapping[str, str]) -> tuple[dict[str, set[str]], set[str]]:

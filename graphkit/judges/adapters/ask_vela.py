@@ -222,7 +222,6 @@ def placement(
         partitions.append(sum(operator.name == ON_NPU for operator in found))
         files[f"{accelerator}.tflite"] = compiled.stat().st_size
     names = [operator.tensors[0] for operator in made]
-    parts = sum(name in left and (index == 0 or names[index - 1] not in left) for index, name in enumerate(names))
     nodes = [
         {
             "name": each.node(layers),
@@ -232,7 +231,7 @@ def placement(
         }
         for name, each in zip(names, made, strict=True)
     ]
-    return {"nodes": nodes, "partitions": max(partitions), "cpu_partitions": parts, "files": files}
+    return {"nodes": nodes, "partitions": max(partitions), "files": files}
 
 
 def run_program(words: Sequence[str], environment: Mapping[str, str] | None = None) -> tuple[str, str]:
