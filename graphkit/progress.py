@@ -201,7 +201,7 @@ class Limits(Struct, frozen=True):
 
     def inputs(self) -> int:
         """Return the bytes that the inputs of one run may take, so that making them is no longer than a run may be."""
-        return MOST_INPUTS if self.seconds is None else min(MOST_INPUTS, int(self.seconds * INPUTS_PER_SECOND))
+        return MOST_INPUTS if self.seconds is None else int(min(MOST_INPUTS, self.seconds * INPUTS_PER_SECOND))
 
     def search(self) -> float:
         """Return the seconds after which a search for sizes at which a model runs starts no further run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -160,3 +161,7 @@ def test_memory_that_runs_out_is_one_line(tmp_path: Path) -> None:
     told = "Error: memory ran out - give this process more of it; no file is left half written\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", told)
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_inputs_of_a_run_without_end_take_a_gigabyte_at_most() -> None:
+    assert Limits(math.inf).inputs() == Limits().inputs() == 1 << 30
