@@ -80,6 +80,7 @@ def test_a_bundle_is_reported_in_every_format(format: str, run: Run, bundle_of: 
     ("arguments", "message"),
     [
         (("--only", "kv-cache"), "is a bundle: options other than --format, --full and --output are for models"),
+        (("--context", "16"), "is a bundle: options other than --format, --full and --output are for models"),
         (("--target", "generic-npu"), "is a bundle: options other than --format, --full and --output are for models"),
         (("--format", "dot"), "is a bundle, which has no drawing - take another --format"),
     ],

@@ -94,8 +94,7 @@ class ReportFlags:
     @property
     def is_for_models(self) -> bool:
         """Whether there are options that say nothing about a bundle."""
-        asked = (self.sections, self.optimize, self.hash, self.check_hazards, self.target, self.provider)
-        return any((*asked, self.fail_on)) or self.baseline is not None or self.lock is not None
+        return replace(self, full=False, strict=False, limits=DEFAULT_LIMITS) != ReportFlags()
 
 
 @click.command(short_help="Explain models: a verdict, and the facts behind it.")
