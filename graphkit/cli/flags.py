@@ -28,7 +28,7 @@ SIZE = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([kmgt]?b?)", re.IGNORECASE)
 UNITS = {f"{prefix}{unit}": 1000**power for power, prefix in enumerate(("", "k", "m", "g", "t")) for unit in ("", "b")}
 COMPLETIONS = {  # by flag, the kinds of names that complete its words
     "--dim": "dim", "--range": "dim", "--input": "input", "--target": "target", "--provider": "provider",
-    "--only": "sections", "--fail-on": "kinds", "--why": "tensor", "--filter": "tensor", "--map": "pair",
+    "--only": "sections", "--fail-on": "kinds", "--why": "tensor", "--filter": "tensor", "--map": "value",
 }  # fmt: skip
 AS_IN = {  # examples of NAME=VALUE
     "--dim": "batch_size=1", "--input": "input_ids=1x8", "--range": "sequence_length=1:512", "--map": "logits=output",

@@ -32,8 +32,7 @@ RENAMED = {
     "output": "Rename an output",
     "dim": "Rename a symbol of dims, or one dim, such as x.0=batch",
     "value": "Rename any value",
-}  # kinds of names, and the help text of their options
-COMPLETED = {"input": "input", "output": "output", "dim": "dim", "value": "pair"}  # and what completes them
+}  # kinds of names, which complete their options, and the help of these
 
 
 class Job(Struct, frozen=True):
@@ -215,7 +214,7 @@ def rename_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add an option of pairs for each kind of name."""
     for name, text in reversed(RENAMED.items()):
         more: Any = {"metavar": "OLD=NEW", "multiple": True, "help": f"{text}; repeatable."}
-        command = click.option(f"--{name}-name", shell_complete=complete(COMPLETED[name]), **more)(command)
+        command = click.option(f"--{name}-name", shell_complete=complete(name), **more)(command)
     return command
 
 

@@ -110,7 +110,7 @@ PAIRS: Mapping[str, Names] = {
     "dim": _in_models(_symbols),
     "input": _in_models(lambda model: (value.name for value in model.graph.inputs)),
     "output": _in_models(lambda model: (value.name for value in model.graph.outputs)),
-    "pair": _in_models(lambda model: model.graph.values, 1),
+    "value": _in_models(lambda model: model.graph.values, 1),
 }
 NAMES: Mapping[str, Names] = {
     "example": _names_in("examples", "EXAMPLES"),
