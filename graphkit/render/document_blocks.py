@@ -203,7 +203,7 @@ class Drawing(Struct, frozen=True):
 class Lines(Struct, frozen=True):
     """Lines beneath each other: (text, role). A warning stands out, a note does not; a command is to be copied."""
 
-    rows: Sequence[tuple[str, Literal["plain", "note", "warning", "command"]]]
+    rows: Sequence[Line]
 
 
 class NodeMark(Struct, frozen=True):

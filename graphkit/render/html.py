@@ -57,7 +57,7 @@ NOT_IN_AN_ID = re.compile(r"[^a-z0-9]+")
 def html_fragment(result: Document) -> str:
     """Return a piece of HTML that brings its own style, for a notebook."""
     drawn = (block for block in result.blocks() if not isinstance(block, Picture))  # which a script draws
-    body = "".join((f"<h1>{escape_html(result.heading())}</h1>\n", *(block_html(block, 1) for block in drawn)))
+    body = "".join((f"<h1>{escape_html(result.heading())}</h1>\n", *map(block_html, drawn)))
     return f'<style>{STYLE}</style>\n<div class="graphkit">\n{body}</div>\n'
 
 
@@ -71,10 +71,10 @@ def prose_html(text: str) -> str:
     return OPTION.sub(r'<span class="option">\g<0></span>', escape_html(text))
 
 
-def block_html(block: Block, level: int) -> str:
-    """Return a block; `level` is that of the heading that it is under."""
+def block_html(block: Block) -> str:
+    """Return a block, which is under a heading of the first level."""
     if isinstance(block, Heading):
-        rank = level + 1 + block.is_inner
+        rank = 2 + block.is_inner
         return f"<h{rank}>{escape_html(block.text)}</h{rank}>\n"
     if isinstance(block, Prose):
         kind = {"plain": "", "warning": ' class="warning"', "sizes": ' class="sized"'}[block.tone]
@@ -200,7 +200,7 @@ def _section_html(section: Section) -> str:
     shown = "".join(
         f'<h3 id="{_inner_place(place, block)}">{escape_html(block.text)}</h3>\n'
         if isinstance(block, Heading)
-        else block_html(block, 1)
+        else block_html(block)
         for block in blocks
     )
     if not title:

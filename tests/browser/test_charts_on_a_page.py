@@ -96,7 +96,7 @@ def test_tensors_at_the_peak_are_those_at_the_sizes(open_page: Open, model: str,
 
 def figures(open_page: Open, shown: Iterable[Picture]) -> Any:
     """Open a page with some charts, and return their drawings."""
-    html = "".join(block_html(picture, 1) for picture in shown)
+    html = "".join(map(block_html, shown))
     return open_page(
         page_of("example:causal-attention").replace("<main>", f"<main><div id=random>{html}</div>")
     ).locator("#random svg")
@@ -148,7 +148,7 @@ def test_a_logarithmic_chart_has_a_step_for_each_power_of_ten(open_page: Open) -
 
 def test_nothing_is_no_chart() -> None:
     empty = treemap("", "MACs", [("a", 0, "")]), columns("", "nodes", [("a", 0.0, None, False)]), line("", "", [], None)
-    assert [block_html(picture, 1) for picture in empty] == ["", "", ""]
+    assert [*map(block_html, empty)] == ["", "", ""]
 
 
 def test_a_chart_of_which_an_expression_is_wrong_stays_and_says_so(open_page: Open) -> None:
