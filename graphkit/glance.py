@@ -11,7 +11,7 @@ import onnx
 
 from graphkit.errors import count_things
 from graphkit.graph.declared_types import type_text
-from graphkit.graph.names import family_labels, family_pattern, join_words
+from graphkit.graph.names import family_labels, family_pattern, group_pairs, join_words
 from graphkit.graph.view import Scope, Value, all_nodes, as_text
 from graphkit.io.tensors import payload_size, walk_tensors
 from graphkit.render.document_blocks import Block, Prose, table
@@ -65,10 +65,8 @@ def make_glance(name: str, proto: onnx.ModelProto, scopes: tuple[Scope, ...]) ->
 
 
 def _port_rows(kind: str, values: Sequence[Value]) -> Iterator[tuple[str, str, str, str]]:
-    families: dict[tuple[str, str, str], list[str]] = {}
-    for value in values:
-        info = value.scope.infos.get(value.name)
-        dtype, shape = type_text(info.type) if info is not None else ("?", "?")
-        families.setdefault((family_pattern(value.name), dtype, shape), []).append(value.name)
+    infos = ((value.name, value.scope.infos.get(value.name)) for value in values)
+    types = ((name, ("?", "?") if info is None else type_text(info.type)) for name, info in infos)
+    families = group_pairs(((family_pattern(name), *texts), name) for name, texts in types)
     for (_, dtype, shape), names in families.items():
         yield kind, family_labels(names), dtype, shape
