@@ -150,9 +150,11 @@ NO_MACS: Mapping[Measure, Amount] = {"macs": NOTHING}
 
 def sum_amounts(amounts: Iterable[Amount]) -> Amount:
     """Return a sum."""
-    terms = Counter[Monomial]()
-    for amount in amounts:
-        terms.update(amount.terms)
+    terms, listed = Counter[Monomial](), list(amounts)
+    every = dict(zip(map(id, listed), listed, strict=True))  # nodes that cost the same have one
+    for same, count in Counter(map(id, listed)).items():
+        for monomial, factor in every[same].terms.items():
+            terms[monomial] += factor * count
     return Amount({monomial: factor for monomial, factor in terms.items() if factor})
 
 
