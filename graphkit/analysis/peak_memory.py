@@ -8,7 +8,7 @@ The inputs of the graph and the weights are the caller's. A page runs the same p
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from msgspec import Struct, field
@@ -23,7 +23,6 @@ from graphkit.analysis.node_costs import (
     sum_amounts,
 )
 from graphkit.graph.dataflow import values_read
-from graphkit.graph.names import group_pairs
 from graphkit.graph.operator_traits import operator_set
 from graphkit.graph.view import Node, Scope, Value
 from graphkit.ops.costs import VIEWS
@@ -41,7 +40,7 @@ MAX_MOMENTS = 100_000
 Moment = tuple[Node, int]  # a node that runs, and the bytes that are there then
 
 
-class Output(NamedTuple):
+class Output(Struct, frozen=True, gc=False):
     """An output of a step: the last position that reads it, where it lies, and the tensor that it may share."""
 
     value: Value
@@ -56,40 +55,39 @@ class Plan(NamedTuple):
     steps: Sequence[tuple[Node, Sequence[Output]]]
     # the position of the last node that reads or gives each value; after all of them for an output of the scope
     last: Mapping[Value, int]
-    ending: Mapping[int, Sequence[Value]]  # the values whose last position each one is
 
 
 def _plan_scope(scope: Scope) -> Plan:
-    reads = {node: values_read(node) if node.bodies else node.operands for node in scope.nodes}
-    nodes = runtime_order(scope, reads)
-    last = {value: at for at, node in enumerate(nodes) for values in (reads[node], node.results) for value in values}
+    nodes = runtime_order(scope)
+    last: dict[Value, int] = {}
+    for at, node in enumerate(nodes):
+        for value in values_read(node) if node.bodies else node.operands:
+            last[value] = at
+        for value in node.results:
+            last[value] = at
     last |= dict.fromkeys(scope.outputs, len(nodes))
-    ending = group_pairs((position, value) for value, position in last.items())
     results = frozenset(scope.outputs)
     steps = []
     for node in nodes:
-        operator = node.operator
-        views, in_place = operator in VIEWS, operator in IN_PLACE
-        outputs = []
+        operator, outputs = node.operator, []
+        usual = VIEW if operator in VIEWS else IN_PLACE_OF if operator in IN_PLACE else NEW
         for value in node.results if operator != "Constant" else ():
-            is_view = views and value.output_index == 0
-            kind = NEW if value in results else VIEW if is_view else IN_PLACE_OF if in_place else NEW
+            kind = NEW if value in results or (usual == VIEW and value.output_index) else usual
             outputs.append(Output(value, last[value], kind, node.input(0) if kind else None))
         steps.append((node, outputs))
-    return Plan(steps, last, ending)
+    return Plan(steps, last)
 
 
-def runtime_order(scope: Scope, values: Mapping[Node, Collection[Value]] = {}) -> tuple[Node, ...]:
+def runtime_order(scope: Scope) -> tuple[Node, ...]:
     """Return the nodes of a scope in the order in which onnxruntime runs them.
 
     That is the order in which a search from the last nodes back to the first leaves them: of what a node reads, the
     latest node of the file is searched first. Source: Graph::ReverseDFSFrom and GraphViewer of onnxruntime 1.32.
-    `values` has what each node reads, if that is known already.
     """
     reads: list[list[int]] = []  # the nodes that each node reads, by index
     for node in scope.nodes:
-        found = values.get(node) or values_read(node)
-        reads.append([value.producer.index for value in found if value.producer is not None and value.scope is scope])
+        found = values_read(node) if node.bodies else node.operands
+        reads.append([maker.index for value in found if (maker := value.producer) and maker.scope is scope])
     read = set().union(*reads)
     stack, order = [index for index in range(len(reads)) if index not in read], list[int]()
     is_visited = [False] * len(reads)
@@ -203,47 +201,65 @@ class _ScopePeak(NamedTuple):
 EMPTY = _ScopePeak(0, None, {})
 
 
+class _Buffer(Struct):
+    """A place of its own, in which one or several values lie."""
+
+    value: Value  # the first of them
+    bytes: int
+    first: int  # the step at which it comes
+    needed: int = -1  # the last position that needs it
+    last: int | None = None  # the last step at which it is there, None if that is the end
+
+
 class _Buffers(Struct):
     """The buffers of a scope as they come and go."""
 
-    bytes: dict[Value, int] = field(default_factory=dict)  # of each buffer
-    # the step at which each comes, and the last one at which it is there
-    first: dict[Value, int] = field(default_factory=dict)
-    last: dict[Value, int] = field(default_factory=dict)
-    needed: dict[Value, int] = field(default_factory=dict)  # the last position that needs each
-    roots: dict[Value, Value] = field(default_factory=dict)  # the buffer that each value lies in
+    every: list[_Buffer] = field(default_factory=list)
+    roots: dict[Value, _Buffer] = field(default_factory=dict)  # the buffer that each value lies in
+    ending: dict[int, list[_Buffer]] = field(default_factory=dict)  # those that a position may be the last to need
     now: int = 0  # the bytes that are there
-    # the bytes at each step, the node, and the peak inside of it
-    steps: list[tuple[int, Node, _ScopePeak]] = field(default_factory=list)
+    steps: list[Moment] = field(default_factory=list)
+    inside: dict[int, _ScopePeak] = field(default_factory=dict)  # the peak inside of the node of a step
 
-    def add(self, value: Value, size: int) -> None:
-        self.bytes[value], self.first[value] = size, len(self.steps)
+    def add(self, value: Value, size: int) -> _Buffer:
+        self.every.append(buffer := _Buffer(value, size, len(self.steps)))
         self.now += size
+        return buffer
 
-    def free_unneeded(self, values: Sequence[Value], position: int) -> None:
-        for value in values:
-            root = self.roots.get(value)
-            if root is not None and root not in self.last and self.needed[root] <= position:
-                self.last[root] = len(self.steps) - 1
-                self.now -= self.bytes[root]
+    def need(self, value: Value, buffer: _Buffer, position: int) -> None:
+        self.roots[value] = buffer
+        if position > buffer.needed:
+            buffer.needed = position
+            self.ending.setdefault(position, []).append(buffer)
+
+    def step(self, node: Node, inside: _ScopePeak) -> None:
+        if inside is not EMPTY:
+            self.inside[len(self.steps)] = inside
+        self.steps.append((node, self.now + inside.bytes))
+
+    def free_unneeded(self, position: int) -> None:
+        for buffer in self.ending.get(position, ()):
+            if buffer.needed == position:
+                buffer.last = len(self.steps) - 1
+                self.now -= buffer.bytes
 
     def peak(self) -> _ScopePeak:
         if not self.steps:
             return EMPTY
-        sizes = [size for size, _, _ in self.steps]
+        sizes = [size for _, size in self.steps]
         place = sizes.index(max(sizes))
-        size, node, inside = self.steps[place]
-        end = len(self.steps)
-        alive = {
-            value: size for value, size in self.bytes.items() if self.first[value] <= place <= self.last.get(value, end)
-        }
+        node, size = self.steps[place]
+        inside = self.inside.get(place, EMPTY)
+        there = [each for each in self.every if each.first <= place and (each.last is None or place <= each.last)]
+        alive = {**{each.value: each.bytes for each in there}, **inside.alive}
         moments: list[Moment] = []  # at each node, those inside of a node in its place unless they are too many
-        for there, at, within in self.steps:
+        for step, moment in enumerate(self.steps) if self.inside else ():
+            within = self.inside.get(step, EMPTY)
             if within.moments and len(within.moments) <= MAX_MOMENTS - len(moments):
-                moments += [(each, there - within.bytes + more) for each, more in within.moments]
+                moments += [(each, moment[1] - within.bytes + more) for each, more in within.moments]
             else:
-                moments.append((at, there))
-        return _ScopePeak(size, inside.node or node, {**alive, **inside.alive}, moments)
+                moments.append(moment)
+        return _ScopePeak(size, inside.node or node, alive, moments or self.steps)
 
 
 class _Run:
@@ -264,40 +280,32 @@ class _Run:
             self.running.append(scope)
             plan, there = self.memory.plan(scope), _Buffers()
             for value in states:
-                there.add(value, self._bytes(value))
-                there.roots[value], there.needed[value] = value, plan.last.get(value, 0)
-            roots, needed, ending = there.roots, there.needed, plan.ending
+                there.need(value, there.add(value, self._bytes(value)), plan.last.get(value, len(plan.steps)))
             for position, (node, outputs) in enumerate(plan.steps):
-                inside = EMPTY
+                inside, is_loop = EMPTY, False
                 if node.bodies or self.memory.functions:
                     peaks = [self.scope_peak(*each) for each in self.memory.inside(node, self.chosen)]
                     inside = max(peaks, key=lambda peak: peak.bytes, default=EMPTY)
-                is_loop = bool(node.bodies) and node.is_op("Loop", "Scan")
+                    is_loop = bool(node.bodies) and node.is_op("Loop", "Scan")
                 if inside is not EMPTY and not is_loop:  # its outputs are those of what is inside
-                    there.steps.append((there.now + inside.bytes, node, inside))
+                    there.step(node, inside)
                 for output in outputs:
                     value = output.value
-                    root = value if output.kind == NEW else self._buffer_of(output, position, there)
-                    if root is None:
+                    shared = there.roots.get(output.source) if output.source is not None else None
+                    if output.kind == VIEW and shared is None:  # it is one of the caller's
                         continue
-                    roots[value] = root
-                    needed[root] = output.last if root is value else max(needed[root], output.last)
-                    if root is value:
-                        there.add(value, self._bytes(value))
-                inner = inside if is_loop else EMPTY
-                there.steps.append((there.now + inner.bytes, node, inner))
-                there.free_unneeded(ending.get(position, ()), position)
+                    if shared is None or (output.kind == IN_PLACE_OF and not self._is_free(shared, value, position)):
+                        shared = there.add(value, self._bytes(value))
+                    there.need(value, shared, output.last)
+                there.step(node, inside if is_loop else EMPTY)
+                there.free_unneeded(position)
             self.peaks[scope] = there.peak()
             self.running.pop()
         return self.peaks[scope]
 
-    def _buffer_of(self, output: Output, position: int, there: _Buffers) -> Value | None:
-        """Return the buffer that an output lies in: itself, that of an input, or None for one of the caller's."""
-        root = None if output.source is None else there.roots.get(output.source)
-        if output.kind == VIEW:
-            return root
-        is_free = root is not None and root not in there.last and there.needed[root] <= position
-        return root if is_free and root and there.bytes[root] == self._bytes(output.value) else output.value
+    def _is_free(self, buffer: _Buffer, value: Value, position: int) -> bool:
+        """Whether a value can be written into a buffer, which nothing needs afterwards and which is as large."""
+        return buffer.last is None and buffer.needed <= position and buffer.bytes == self._bytes(value)
 
     def _bytes(self, value: Value) -> int:
         key = id(self.memory.shapes.table.get(value))
