@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from sys import intern
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
@@ -171,7 +172,8 @@ class Node:
 
     def __init__(self, proto: onnx.NodeProto, scope: Scope, index: int) -> None:
         self.proto, self.scope, self.index = proto, scope, index
-        self.op_type: str = proto.op_type
+        name = proto.op_type
+        self.op_type: str = intern(name) if type(name) is str else name  # one text, which all sets find at once
         self.domain = domain_of(as_text(proto.domain)) if proto.domain else ""
         self.operator = f"{self.domain}.{self.op_type}" if self.domain else self.op_type
         attributes = proto.attribute
