@@ -243,5 +243,5 @@ def limit_memory(most: int) -> None:
         import resource
 
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        soft = min(most, sys.maxsize if hard == resource.RLIM_INFINITY else hard)
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))

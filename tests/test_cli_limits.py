@@ -163,5 +163,11 @@ def test_memory_that_runs_out_is_one_line(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are those of Linux")
+def test_more_memory_than_a_system_counts_is_no_limit(graphkit: Run) -> None:
+    code, _, err = graphkit("verify", "example:encoder", "example:encoder", "--memory", "99999999999TB")
+    assert (code, err) == (0, "")
+
+
 def test_inputs_of_a_run_without_end_take_a_gigabyte_at_most() -> None:
     assert Limits(math.inf).inputs() == Limits().inputs() == 1 << 30

@@ -7,6 +7,7 @@ import click
 import pytest
 
 from graphkit.analysis.report import ReportOptions
+from graphkit.cli import app
 from graphkit.cli.commands import every_command
 from graphkit.cli.flags import REPORT_FORMATS, choice_type, read_sizes
 from graphkit.errors import UsageError
@@ -94,6 +95,13 @@ def test_a_choice_that_is_none_may_mean_another(value: str, message: str) -> Non
     with pytest.raises(click.BadParameter) as error:
         choice_type(REPORT_FORMATS).convert(value, None, None)
     assert error.value.message == message
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "1e999"])
+def test_a_tolerance_is_a_number(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        app.main(["verify", "example:encoder", "example:encoder", "--tolerance", value])
+    assert f"Invalid value for '--tolerance': {value} is no finite number." in capsys.readouterr().err
 
 
 def test_bounds_that_are_none_name_the_option() -> None:

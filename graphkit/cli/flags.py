@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -150,6 +151,14 @@ class _Option(click.Option):
         self.is_rare = is_rare
 
 
+class _FiniteRange(click.FloatRange):
+    """A range without infinity, and without NaN, which is in any."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        return number if math.isfinite(number) else self.fail(f"{value} is no finite number.", param, ctx)
+
+
 def _click_type(flag: Flag) -> Any:
     kind = flag.kind.removesuffix(" | None")
     if flag.choices:
@@ -159,7 +168,7 @@ def _click_type(flag: Flag) -> Any:
     if kind == "int":
         return click.IntRange(min=1 if flag.least is None else int(flag.least))
     if kind == "float" and flag.least is not None:
-        return click.FloatRange(flag.least, flag.most, min_open=flag.is_positive)
+        return _FiniteRange(flag.least, flag.most, min_open=flag.is_positive)
     return float if kind == "float" else str
 
 
