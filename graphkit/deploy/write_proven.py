@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,7 @@ from graphkit.verify.described_bundle_verifier import Chain
 from graphkit.verify.latency import costs_before_and_after
 
 DeployContract = Contract | BundleContract
+LARGEST = sys.float_info.max  # JSON has no infinity, and no NaN
 FolderProof = TypeVar("FolderProof", LoweringProof, BundleProof)
 
 
@@ -85,7 +87,7 @@ def proof_record(
     return ProofRecord(
         outcome="passed" if proof.passed else "failed",
         reason="" if proof.passed else proof.findings()[0],
-        tolerance=proof.tolerance,
+        tolerance=proof.tolerance if proof.tolerance <= LARGEST else LARGEST,
         tokens_rate=tokens_rate,
         graphkit=__version__,
         changes=changes,

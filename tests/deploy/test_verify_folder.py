@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
+import sys
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -22,7 +24,7 @@ from graphkit.contract import read_contract
 from graphkit.contract.contract_files import read_bundle
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.deploy.verify_folder import FolderOptions, verify_folder
-from graphkit.deploy.write_proven import proof_record
+from graphkit.deploy.write_proven import proof_record, record_contract
 from graphkit.equivalence.stages import StageProof, prove_stages
 from graphkit.errors import ModelError, UnprovenWarning, UsageError
 from graphkit.hosts import Host
@@ -93,6 +95,14 @@ def test_a_recorded_proof_of_a_lowering_has_its_stages(translation: Path, tmp_pa
     proof = verify_folder(translation / "export", out, FolderOptions(record=True))
     assert {stage.model for stage in proof.stages} == {"encoder", "cross_kv", "step"}
     assert read_contract(out / "contract.json").proof.proven == proven
+
+
+@pytest.mark.parametrize("tolerance", [math.inf, math.nan])
+def test_a_record_of_any_tolerance_can_be_read(tolerance: float, lowered: tuple[Path, Path]) -> None:
+    contract = read_contract(lowered[1] / "contract.json")
+    record = proof_record(LoweringProof(tolerance=tolerance, runs=(SourceRun(length=2),)))
+    record_contract(lowered[1], contract, contract.files, record)
+    assert read_contract(lowered[1] / "contract.json").proof.tolerance == sys.float_info.max
 
 
 @pytest.mark.parametrize("cause", ["", "a scale is applied twice"])
