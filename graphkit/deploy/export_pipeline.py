@@ -493,8 +493,10 @@ class _Settings:
             self.noted.append("forced_bos_token_id")
         if early not in (None, True, False, "never"):
             self.noted.append("early_stopping")
-        penalty = self.plain.get("length_penalty")
-        if not isinstance(penalty, (int, float, type(None))):
+        penalty, given = 1.0, self.plain.get("length_penalty")
+        if isinstance(given, int | float) and abs(given) <= MOST:  # nor is it NaN
+            penalty = float(given)
+        elif given is not None:
             self.noted.append("length_penalty")
         longest, fewest = self._count("max_length"), self._count("min_new_tokens")
         return Generation(
@@ -509,7 +511,7 @@ class _Settings:
             suppress_tokens=self._read_tokens("suppress_tokens"),
             begin_suppress_tokens=self._read_tokens("begin_suppress_tokens"),
             num_beams=self._count("num_beams") or 1,
-            length_penalty=float(penalty) if isinstance(penalty, (int, float)) else 1.0,
+            length_penalty=penalty,
             early_stopping="never" if early == "never" else early in (True,),
             not_followed=tuple(sorted(dict.fromkeys(self.noted))),
         )

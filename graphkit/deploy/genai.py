@@ -330,14 +330,16 @@ def _make_config(
         raise UsageError(f"{shown_path(folders[0])}: nothing beside the models says {missing}")
     tokens = {"bos_token_id": (begins or ends)[0], "eos_token_id": list(ends), "pad_token_id": (pads or ends)[0]}
     usual = {"do_sample": False, "max_length": context, "past_present_share_buffer": False}
-    search = usual | {key: generation[key] for key in SEARCH if isinstance(generation.get(key), int | float)}
+    numbers = ((key, generation.get(key)) for key in SEARCH)
+    given = {key: number for key, number in numbers if isinstance(number, int | float) and abs(number) <= MOST}
     notes, unset = [], {"min_new_tokens": 0, "max_new_tokens": 0}  # of the others, 0 is a token
     ignored = [key for key in IGNORED if generation.get(key) not in (None, [], unset.get(key))]
-    ignored += [key for key in SEARCH if isinstance(generation.get(key), str)]  # such as "never", of early_stopping
+    # such as "never", of early_stopping, or numbers that JSON has not
+    ignored += [key for key in SEARCH if generation.get(key) is not None and key not in given]
     if ignored:
         notes.append(f"It does not follow what generation_config.json says of {', '.join(ignored)}")
     if sections["type"] == "decoder-pipeline":
         notes.append("One sequence at a time: of several, it takes each new token for a prompt")
     elif sections["type"] == "decoder" and not {*FED.values()} <= {*sections["decoder"]["inputs"]}:
         notes.append("It takes no mask, or no positions: all sequences of a batch have to be of one length")
-    return {"model": {**sections, **tokens, "context_length": context}, "search": search}, notes
+    return {"model": {**sections, **tokens, "context_length": context}, "search": usual | given}, notes

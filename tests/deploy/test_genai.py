@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -274,10 +275,12 @@ def test_what_no_configuration_says_is_asked_for(file: str, reason: str, qwen: P
 
 def test_settings_that_it_does_not_follow_are_named(qwen: Path, tmp_path: Path) -> None:
     settings = {"suppress_tokens": [7], "forced_eos_token_id": 0, "max_new_tokens": 0, "early_stopping": "never"}
+    settings["top_p"] = math.nan
     (qwen / "generation_config.json").write_text(json.dumps({**GENERATION, **settings}))
     notes = genai_folder(qwen, tmp_path / "out").notes
-    named = "suppress_tokens, forced_eos_token_id, early_stopping"
+    named = "suppress_tokens, forced_eos_token_id, early_stopping, top_p"
     assert notes[0] == f"It does not follow what generation_config.json says of {named}"
+    assert "NaN" not in (tmp_path / "out" / "genai_config.json").read_text()
 
 
 def test_the_command_says_how_to_load_the_folder(

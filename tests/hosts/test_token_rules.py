@@ -154,6 +154,13 @@ def test_what_is_not_followed_is_named(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999", "9" * 400])
+def test_a_number_that_no_contract_holds_is_not_followed(number: str, tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text(f'{{"length_penalty": {number}}}')
+    rules = read_token_settings(tmp_path, has_encoder=True).generation
+    assert (rules.length_penalty, rules.not_followed) == (1.0, ("length_penalty",))
+
+
 WHISPER = {"decoder_start_token_id": 3, "eos_token_id": 1, "forced_decoder_ids": [[1, 7], [2, 9]]}
 
 
