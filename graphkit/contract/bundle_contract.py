@@ -34,6 +34,7 @@ from graphkit.contract.host_contract import (
 )
 
 ALIGNMENT = 64  # bytes: a cache line
+LARGEST_ARENA = 1 << 44  # bytes
 FeedKind = Literal["user", "tokens", "mask", "state", "length", "kept", "indices"]
 Update = Literal["slots", "ring", "whole", "swap"]
 Access = Literal["none", "read", "write", "read and write"]
@@ -237,7 +238,7 @@ class BundleContract(AnyContract):
     sizes: Annotated[Mapping[str, Positive], Meta(extra_json_schema={"required": ["batch"]})]
     tokens: Mapping[str, Token | None]
     ends: tuple[Token, ...]
-    arena: Annotated[int, Meta(ge=0, le=1 << 44)]
+    arena: Annotated[int, Meta(ge=0, le=LARGEST_ARENA)]
     lengths: tuple[Length, ...]
     states: tuple[StateTensor, ...]
     methods: Annotated[tuple[BundleMethod, ...], Meta(min_length=1)]

@@ -79,9 +79,6 @@ def read_description(path: Path) -> tuple[tuple[Chain, ...], Initial]:
     if not methods:
         raise UsageError(f"{shown_path(path)}: it names no method - write [[method]] with a name and its models")
     names = [method.name for method in methods]
-    files = [name.lower() for name in names]  # which are one where file names have no case
-    if twice := next((name for name in names if files.count(name.lower()) > 1), ""):
-        raise UsageError(f"{shown_path(path)}: two methods are called '{twice}' - name one anew")
     for state in file.state:
         if unknown := [name for name in (*state.read, *state.write) if name not in names]:
             raise UsageError(f"{shown_path(path)}: state '{state.name}' names '{unknown[0]}', which is no method")
@@ -171,7 +168,13 @@ def _make_method(method: Chain, slots: int, update: Update) -> MethodModel:
 def method_chains(path: Path) -> tuple[tuple[Chain, ...], Initial]:
     """Return the methods that a `bundle.toml` names, or those of recurrent state, and initial values."""
     description = path / BUNDLE_TOML
-    return read_description(description) if description.is_file() else (recurrent_methods(path), {})
+    is_there = description.is_file()
+    chains, values = read_description(description) if is_there else (recurrent_methods(path), {})
+    files = [chain.name.lower() for chain in chains]  # which are one where file names have no case
+    if twice := next((chain.name for chain in chains if files.count(chain.name.lower()) > 1), ""):
+        place = shown_path(description if is_there else path)
+        raise UsageError(f"{place}: two methods are called '{twice}' - name one anew")
+    return chains, values
 
 
 def recurrent_methods(path: Path) -> tuple[Chain, ...]:

@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 
 from graphkit import __version__
 from graphkit.contract import BundleContract, BundleMethod, BundlePort, Feed, Length, LengthChange, StateTensor
-from graphkit.contract.bundle_contract import Access, FeedKind, Update
+from graphkit.contract.bundle_contract import LARGEST_ARENA, Access, FeedKind, Update
 from graphkit.contract.contract_files import BYTES
 from graphkit.contract.host_contract import Generation
 from graphkit.deploy.bundle_methods import MethodModel
@@ -68,6 +68,9 @@ def build_bundle(
     for state in sorted(written, key=lambda state: kinds.index((state.dtype, state.shape, state.update))):
         states.append(replace(state, offset=end))  # one behind the other, those that are alike as neighbours
         end += state.places * state.stride
+    if end > LARGEST_ARENA:
+        hint = "give a smaller --batch, or fewer slots with --max-cache"
+        raise UsageError(f"the state takes {end:,} bytes, and a bundle has {LARGEST_ARENA:,} at most - {hint}")
     by_name = {state.name: state for state in states}
     for part in parts:
         part.check(by_name)
@@ -86,7 +89,7 @@ def build_bundle(
         tokens=dict(settings.tokens),
         ends=settings.ends,
         generation=settings.generation if takes_tokens else Generation(),
-        arena=max((state.offset + state.places * state.stride for state in states), default=0),
+        arena=end,
         lengths=tuple(Length(name, sizes.slots, seen) for name in lengths),
         states=tuple(states),
         methods=made,
@@ -383,12 +386,17 @@ def with_initial(contract: BundleContract, initial: Arrays) -> tuple[BundleContr
         if problem := next(_initial_problems(state, initial[state.name]), ""):
             raise UsageError(f"the initial value of state '{state.name}' {problem}")
         array = initial[state.name].astype(state.dtype)
-        is_number = array.size > 0 and bool(np.isfinite(array.flat[0])) and bool((array == array.flat[0]).all())
+        is_number = array.size > 0 and _is_number(array.flat[0]) and bool((array == array.flat[0]).all())
         if not is_number:
             arrays[state.name] = array
         number = initial[state.name].flat[0] if is_number else None  # as it was written, such as -1e38
         states.append(replace(state, initial=None if number is None else float(number)))
     return replace(contract, states=tuple(states)), arrays
+
+
+def _is_number(element: np.generic) -> bool:
+    """Whether a number of JSON is an element, as it is neither infinite nor an integer that needs more bits."""
+    return bool(np.isfinite(element)) and (element.dtype.kind == "f" or int(float(element)) == int(element))
 
 
 def _initial_problems(state: StateTensor, initial: np.ndarray) -> Iterator[str]:

@@ -15,7 +15,7 @@ from onnx import TensorProto
 
 from graphkit.analysis.kv_cache import table_positions
 from graphkit.analysis.model_interface import check_frozen_sizes
-from graphkit.deploy.export_pipeline import MASK_LENGTH
+from graphkit.deploy.export_pipeline import MASK_LENGTH, MOST
 from graphkit.errors import UsageError, did_you_mean
 from graphkit.graph.declared_types import declared_dims, declared_type
 from graphkit.graph.roles import Axis
@@ -69,12 +69,19 @@ def _asked_lengths(options: SizeOptions) -> _Lengths:
 
 
 def check_asked_sizes(options: SizeOptions) -> None:
-    """Refuse a size below 1."""
+    """Refuse a size below 1, or above what is counted."""
     asked = _asked_lengths(options)
     sizes = {f"{asked.slots_flag} ": asked.slots, f"{asked.source_flag} ": asked.source, "--batch ": options.batch}
     for flag, size in {**sizes, **{f"--dim {name}=": size for name, size in options.dims}}.items():
         if size is not None and size < 1:
             raise UsageError(f"{flag}{size}: give at least 1")
+        _check_most(flag, size or 0, None if flag.startswith("--dim") else asked.most)
+
+
+def _check_most(flag: str, size: int, most: int | None) -> None:
+    why = "" if most is None else "what the host feeds is computed for each - "
+    if size > (most or MOST):
+        raise UsageError(f"{flag}{size:,}: {why}give at most {most or MOST:,}")
 
 
 def with_input_sizes(options: Asked, models: Sequence[Model]) -> Asked:
@@ -137,9 +144,8 @@ def resolve_sizes(
             if decoder.roles.pasts and symbols.get(name) == "batch" and number != options.batch:
                 raise UsageError(f"{decoder.name}: '{name}' is {options.batch}, not {number} - give --batch {number}")
     slots, source = _count_slots(asked, step, first), _count_source(asked, options, encoder)
-    for flag, size in ((asked.slots_flag, slots), (asked.source_flag, source)):
-        if asked.most is not None and size > asked.most:
-            raise UsageError(f"{flag} {size:,}: what the host feeds is computed for each - give at most {asked.most:,}")
+    _check_most(f"{asked.slots_flag} ", slots, asked.most)  # which a model may fix
+    _check_most(f"{asked.source_flag} ", source, asked.most)
     return DeploySizes(batch=options.batch, slots=slots, source=source, dims=dict(options.dims))
 
 

@@ -12,6 +12,7 @@ from msgspec import Struct, field, structs
 
 from graphkit.analysis.blockers import Blockers, blockers
 from graphkit.contract import Contract, Generation, Method, Port, Source, State, Table
+from graphkit.contract.contract_files import MOST
 from graphkit.contract.host_contract import FIXED, When
 from graphkit.deploy.deploy_sizes import LowerSizes, Sound
 from graphkit.deploy.export_pipeline import Pipeline
@@ -137,7 +138,10 @@ def _fixed_dims(value: Value, shapes: Shapes, file: str) -> tuple[tuple[int, ...
     if dims is None or None in sizes:
         what = f"'{value.name}' has no fixed shape: {shapes.reason(value) or shapes[value]}"
         raise UsageError(f"{file}: {what} - end the model before it, with graphkit extract")
-    return tuple(size for size in sizes if size is not None), dtype_name(shapes[value].dtype)
+    known = tuple(size for size in sizes if size is not None)
+    if math.prod(known) > MOST:
+        raise UsageError(f"{file}: '{value.name}' is {list(known)}, more than an array holds - give smaller sizes")
+    return known, dtype_name(shapes[value].dtype)
 
 
 def link_cross_cache(method: Method, encoder: Lowered, caches: Sequence[CacheEntry], step: Model) -> Method:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ import graphkit
 from graphkit.analysis.report import report
 from graphkit.analysis.verdict import Verdict
 from graphkit.deploy.bundle_description import read_description, recurrent_methods
+from graphkit.deploy.bundle_layout import with_initial
 from graphkit.errors import GraphkitError, TargetError, UsageError
 from graphkit.model import load
 from graphkit.verify.described_bundle_verifier import verify_methods
@@ -181,6 +183,13 @@ def test_other_models_of_the_folder_are_methods_of_their_own_names(export: Path)
     np.testing.assert_array_equal(outputs["out"], 2 * ones)
 
 
+def test_two_models_whose_methods_have_one_name_are_refused(export: Path) -> None:
+    for name in ("a-b.onnx", "a_b.onnx"):
+        onnx.save(model(STEP), export / name)
+    with pytest.raises(UsageError, match=r"two methods are called 'a_b' - name one anew"):
+        made(export, verify=False)
+
+
 def told(bundle: graphkit.Bundle, prompt: list[int], count: int) -> list[int]:
     """Return greedy tokens of a method that a description names, from the initial state."""
     bundle.reset()
@@ -225,6 +234,14 @@ def test_an_initial_value_may_be_an_array(export: Path) -> None:
     assert [told(bundle, prompt, 6) for prompt in PROMPTS] == [expected(prompt, 6, first[0]) for prompt in PROMPTS]
     bundle.reset()
     np.testing.assert_array_equal(bundle.state["top"], np.repeat(first, 2, 0))
+
+
+def test_an_integer_of_more_bits_than_numbers_of_json_have_stays_what_it_is(export: Path) -> None:
+    contract, large = made(export, verify=False).overview.contract, (1 << 53) + 1
+    states = tuple(replace(state, dtype="int64") for state in contract.states)
+    whole, arrays = with_initial(replace(contract, states=states), {"top": np.array(large)})
+    assert (whole.state("top").initial, arrays["top"].tolist()) == (None, large)
+    assert with_initial(contract, {"top": np.array(3)})[0].state("top").initial == 3.0
 
 
 @pytest.mark.parametrize(

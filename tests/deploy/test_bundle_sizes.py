@@ -17,6 +17,7 @@ from graphkit.contract.contract_files import read_bundle
 from graphkit.deploy.lower import LowerOptions, lower_folder
 from graphkit.deploy.make_bundle import BundleExport, BundleOptions, bundle_folder
 from graphkit.errors import ModelError, UsageError
+from graphkit.examples import resolve
 from graphkit.runtime.session import RunError
 from graphkit.verify.bundle_prompts import make_prompts
 
@@ -50,6 +51,12 @@ HALF = """(int64[batch_size, length] input_ids) => (float[batch_size, places, 32
     count = Cast <to = 7> (square)
     last_hidden_state = Slice (words, zero, count, one)
 }"""
+
+
+def test_a_state_that_is_larger_than_any_memory_is_refused(tmp_path: Path) -> None:
+    options = BundleOptions(batch=(1 << 31) - 1, max_cache=1 << 20, dry_run=True)
+    with pytest.raises(UsageError, match=r"the state takes .* bytes, and a bundle has 17,592,186,044,416 at most - "):
+        bundle_folder(resolve("example:sliding-window"), tmp_path / "out", options)
 
 
 def with_encoder(text: str, shape: tuple[int, ...], folder: Path) -> Path:

@@ -219,6 +219,7 @@ SAME_MISTAKES = {
     "slots as a dim": ("dims", (("past", 2),), "model.onnx: 'past' grows with the cache - give SLOTS"),
     "a dim of 0": ("dims", (("batch", 0),), "--dim batch=0: give at least 1"),
     "no sequence": ("batch", 0, "--batch 0: give at least 1"),
+    "more than is counted": ("dims", (("batch", 1 << 31),), "--dim batch=2,147,483,648: give at most 2,147,483,647"),
     "no slot": ("slots", 0, "SLOTS 0: give at least 1"),
     "no source": ("source", 0, "SOURCE 0: give at least 1"),
 }

@@ -896,6 +896,7 @@ def test_a_floor_that_is_infinite_is_refused(tmp_path: Path) -> None:
             "--max-cache-len 100,000,000,000: what the host feeds is computed for each - give at most 65,536",
         ),
         ({"src_len": 0}, "--src-len 0: give at least 1"),
+        ({"batch": 1 << 17}, "--batch 131,072: what the host feeds is computed for each - give at most 65,536"),
         ({"pad": 11}, "token 11 pads, but table 'encoder.inputs_embeds' has 11 rows - give another with --pad"),
     ],
 )
