@@ -106,7 +106,14 @@ def row_of(task: SurveyTask, facts: Row, seconds: float) -> Row:
     """Return the row of a model."""
     start = {"path": task.name, "revision": task.revision, "graphkit": __version__}
     row = {**start, **facts, "seconds": round(seconds, 3)}
-    return {name: _escape_text(fact) if isinstance(fact, str) else fact for name, fact in row.items()}
+    return {name: _as_cell(fact) for name, fact in row.items()}
+
+
+def _as_cell(fact: object) -> object:
+    """Return a fact as a table has it: none for a number of more than 64 bits, as of sizes that nothing has."""
+    if isinstance(fact, str):
+        return _escape_text(fact)
+    return None if isinstance(fact, int) and fact.bit_length() >= 64 else fact
 
 
 def failed_row(task: SurveyTask, error: str, seconds: float) -> Row:

@@ -62,6 +62,17 @@ def test_a_name_that_is_not_utf_8_is_a_row(tmp_path: Path) -> None:
     assert "has a name that is not UTF-8" in str(row["error"])
 
 
+def test_a_number_of_more_than_64_bits_is_none(tmp_path: Path) -> None:
+    model = proto_of("(float[2147483648, 2147483648] x) => (float[2147483648, 2147483648] y) { y = Relu(x) }")
+    onnx.save(model, tmp_path / "large.onnx")
+    onnx.save(proto_of("(float[N, 4] x) => (float[N, 4] y) { y = Relu(x) }"), tmp_path / "small.onnx")
+    made = survey_models(models_of([str(tmp_path)], ()), str(tmp_path / "t.parquet"), Here())
+    assert (made.models, made.errors) == (2, 0)
+    large, small = rows_of(tmp_path / "t.parquet")
+    assert (large["nodes"], large["peak_bytes"]) == (1, None)
+    assert small["peak_bytes"]
+
+
 def test_models_that_have_not_changed_are_not_done_again(folder: Path) -> None:
     models, table = list(models_of([str(folder / "m")], ())), folder / "t.parquet"
     surveyed(folder, "t.parquet")
