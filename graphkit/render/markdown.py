@@ -32,12 +32,12 @@ THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
 NUMBER = re.compile(r"-\d+(\.\d+)?(e[+-]?\d+)?")  # a text that they read as it is
 
 
-def as_markdown(result: Document, level: int = 1) -> str:
-    """Return a result as Markdown, with a title of the given level."""
-    parts = [f"{'#' * level} {escape_markdown(result.heading())}"]
+def as_markdown(result: Document) -> str:
+    """Return a result as Markdown."""
+    parts = [f"# {escape_markdown(result.heading())}"]
     for block in result.blocks():
         if isinstance(block, Heading):
-            parts.append(f"{'#' * (level + 1 + block.is_inner)} {escape_markdown(block.text)}")
+            parts.append(f"{'###' if block.is_inner else '##'} {escape_markdown(block.text)}")
         elif isinstance(block, Prose):
             parts.append(f"{'> **Warning:** ' if block.tone == 'warning' else ''}{escape_markdown(block.text)}")
         elif isinstance(block, Lines):

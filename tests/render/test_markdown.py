@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from graphkit.render.document_blocks import Block, Column, Drawing, Heading, Prose, Table
-from graphkit.render.markdown import as_markdown, as_mermaid, escape_markdown
+from graphkit.render.markdown import as_mermaid, escape_markdown
 
 RENDERER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 SPECIALS = [
@@ -52,9 +52,9 @@ def test_a_result_without_blocks_is_its_title() -> None:
     assert Shown(()).to_markdown() == "# Title\n"
 
 
-def test_the_level_of_the_title_can_be_chosen() -> None:
-    assert as_markdown(Shown((Heading("Part"),)), 2) == "## Title\n\n### Part\n"
-    assert as_markdown(Shown((Heading("Part", is_inner=True),)), 2) == "## Title\n\n#### Part\n"
+def test_headings_are_below_the_title() -> None:
+    assert Shown((Heading("Part"),)).to_markdown() == "# Title\n\n## Part\n"
+    assert Shown((Heading("Part", is_inner=True),)).to_markdown() == "# Title\n\n### Part\n"
 
 
 def test_prose_is_a_paragraph() -> None:
