@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
@@ -240,15 +241,9 @@ def _dtype_lines(observations: Sequence[Observation]) -> Iterator[str]:
             yield from ("", "[[dtypes.facts]]", f'is = "{verdict}"', *_name_lines(some), 'source = "measured"')
 
 
-def _name_lines(names: Sequence[str]) -> Iterator[str]:
-    line = "names = ["
-    for index, name in enumerate(names):
-        part = json.dumps(name) + (", " if index + 1 < len(names) else "]")
-        if len(line) + len(part.rstrip()) > 118:
-            yield line.rstrip()
-            line = "  "
-        line += part
-    yield line
+def _name_lines(names: Sequence[str]) -> list[str]:
+    text = f"names = [{', '.join(map(json.dumps, names))}]"
+    return textwrap.wrap(text, 118, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 class FittedFact(Struct, frozen=True):
