@@ -170,12 +170,12 @@ def _check_input(contract: Contract, place: int, port: Port) -> Iterator[str]:
         yield "is chosen by a token, and tokens.pooled is missing"
     if source.kind in ("embedding", "rows"):
         table = next((table for table in contract.tables if table.name == source.of), None)
-        row = math.prod(table.shape) if table is not None else 0
-        if table is None or table.dtype != port.dtype or row == 0 or math.prod(port.shape) % row:
+        count, row = math.prod(port.shape), math.prod(table.shape) if table is not None else 0
+        if table is None or table.dtype != port.dtype or row == 0 or count < row or count % row:
             yield f"is not made of rows of table '{source.of}'"
         elif source.kind == "rows":
             by_position = source.by == "position"  # of which one row is enough for all sequences
-            if math.prod(port.shape) // row not in (1 if by_position else contract.sequences, contract.sequences):
+            if count // row not in (1 if by_position else contract.sequences, contract.sequences):
                 yield f"is not one row of table '{source.of}'"
             elif table.rows < contract.sizes["positions" if by_position else "source"]:
                 yield f"has more places than table '{source.of}' has rows"

@@ -85,6 +85,7 @@ BROKEN: dict[str, tuple[Callable[[Plain], None], str]] = {
     ),
     "no such axis": (setting("states", 0, "axis", to=4), "state 'past' has no axis 4"),
     "no such table": (setting(*INPUTS, 1, "source", "of", to="x"), "is not made of rows of table 'x'"),
+    "no row": (setting(*INPUTS, 1, "shape", 0, to=0), "is not made of rows of table 'step.inputs_embeds'"),
     "another row": (setting("tables", 0, "shape", to=[5]), "is not made of rows of table 'step.inputs_embeds'"),
     "no such state": (
         setting(*INPUTS, 0, "source", "of", to="x"),
