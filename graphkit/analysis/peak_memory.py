@@ -24,7 +24,7 @@ from graphkit.analysis.node_costs import (
 )
 from graphkit.graph.dataflow import values_read
 from graphkit.graph.operator_traits import operator_set
-from graphkit.graph.view import Node, Scope, Value
+from graphkit.graph.view import Node, Scope, Value, walk_breadth_first
 from graphkit.ops.costs import VIEWS
 from graphkit.shapes import Expr, Shapes, is_known
 
@@ -159,9 +159,17 @@ class PeakMemory:
         return [body for body in node.bodies.values() if body not in self.shapes.impossible]
 
     def branch_results(self, value: Value, chosen: Mapping[Node, Choice]) -> list[Value]:
-        """Return what the branches of an If that may run give as one of its outputs, nothing for any other value."""
-        bodies = self.bodies(value.producer, chosen) if value.producer and value.producer.is_op("If") else ()
-        return [result for body in bodies for result in body.outputs[value.output_index :][:1]]
+        """Return what the branches of an If that may run give as one of its outputs, nothing for any other value.
+
+        Nor is there anything in a broken model, where they give what follows from this output itself.
+        """
+
+        def given(each: Value) -> list[Value]:
+            bodies = self.bodies(each.producer, chosen) if each.producer and each.producer.is_op("If") else ()
+            return [result for body in bodies for result in body.outputs[each.output_index :][:1]]
+
+        results = given(value)
+        return [] if value in walk_breadth_first(results, given) else results
 
     def inside(self, node: Node, chosen: Mapping[Node, Choice]) -> list[tuple[Scope, Sequence[Value]]]:
         """Return what a node may run: the function that it calls, or its bodies.

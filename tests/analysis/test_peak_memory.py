@@ -63,6 +63,18 @@ def test_a_branch_adds_its_peak_to_what_is_around_it() -> None:
     assert peak_of(BRANCHES) == (4 * K, "Add", ["a", "c", "d", "e"])
 
 
+def test_a_branch_that_gives_what_its_if_makes_has_no_size() -> None:
+    proto = onnx.parser.parse_model(
+        f"""{HEAD} g (bool c, float[n] x) => (y) {{
+            y = If (c) <then_branch = t () => (a) {{ a = Relu (x) }}, else_branch = e () => (y) {{ b = Relu (x) }}>
+        }}"""
+    )
+    model = Model.from_proto(proto)
+    memory = PeakMemory(infer(model))
+    assert memory.branch_results(model.graph.outputs[0], {}) == []
+    assert memory.at({"n": 256}).bytes == K
+
+
 def test_a_loop_holds_its_state_and_the_next() -> None:
     size, _, alive = peak_of(
         """g (float[16, 16] x) => (float[16, 16] y) <int64 t = {3}> {
