@@ -131,9 +131,10 @@ def check_scopes(scopes: tuple[Scope, ...], file: str | None = None) -> None:
                 _check_names(scope, file)
             for node in scope.nodes:
                 fault, attributes = "", node.attributes
-                if len(attributes) < len(node.proto.attribute):
+                bound = [name for name in attributes if attributes[name].ref_attr_name] if attributes else ()
+                if attributes and len(attributes) < len(node.proto.attribute):
                     fault = "has two attributes of one name"
-                elif root is scopes[0] and (bound := [name for name in attributes if attributes[name].ref_attr_name]):
+                elif bound and root is scopes[0]:
                     fault = f"takes its attribute '{bound[0]}' from the call of a function, and is in none"
                 if fault or (node.op_type not in functions and (fault := find_misfit(node))):
                     raise ModelError(f"{node.operator} {fault}", file=file, node=node.path, hint=HINT)

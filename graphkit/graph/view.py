@@ -181,7 +181,10 @@ class Node:
         self.bodies: Mapping[str, Scope] = NONE
         self._signature: Hashable = None
         self._constant: onnx.TensorProto | Literal[False] | None = False
-        self.connect((), ())
+        self.inputs: tuple[Value | None, ...] = ()
+        self.outputs: tuple[Value | None, ...] = ()
+        self.operands: tuple[Value, ...] = ()
+        self.results: tuple[Value, ...] = ()
 
     def connect(self, inputs: tuple[Value | None, ...], outputs: tuple[Value | None, ...]) -> None:
         """Let it read and give these values."""
@@ -534,10 +537,8 @@ class _Builder:
             nodes.append(node)
             if type(node.op_type) is not str or type(proto.name) is not str:
                 raise self.corrupt(f"node {index} has a name or operator that is not UTF-8")
-            inputs: list[Value | None] = []
-            for position, name in enumerate(proto.input):
-                value = (known.get(name) or self.use(scope, name)) if name else None
-                inputs.append(value)
+            inputs = [(known.get(name) or self.use(scope, name)) if name else None for name in proto.input[:]]
+            for position, value in enumerate(inputs):
                 if value is not None:
                     value.consumers.append((node, position))
             bodies: dict[str, Scope] = {}
@@ -546,7 +547,7 @@ class _Builder:
                 self.fill_graph(bodies[name], graph)
             if bodies:
                 node.bodies = bodies
-            outputs = [self.produce(node, i, name) if name else None for i, name in enumerate(proto.output)]
+            outputs = [self.produce(node, i, name) if name else None for i, name in enumerate(proto.output[:])]
             node.connect(tuple(inputs), tuple(outputs))
         scope.nodes = tuple(nodes)
         scope.bodies = tuple(body for node in nodes if node.bodies for body in node.bodies.values())

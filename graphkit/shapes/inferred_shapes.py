@@ -60,7 +60,7 @@ class Shapes:
         tensor = self.table.get(key)  # type: ignore[arg-type]
         if tensor is None and isinstance(key, (str, tuple)):
             tensor = self.table.get(self.find(key))
-        return tensor or unknown_tensor("nothing leads to it")
+        return tensor if tensor is not None else unknown_tensor("nothing leads to it")
 
     def dims(self, value: Value | None) -> Dims | None:
         """Return the dims of a value, None where it is left out or its rank is unknown."""
