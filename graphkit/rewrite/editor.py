@@ -11,9 +11,8 @@ import copy
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -179,16 +178,9 @@ class Editor(Edits):
         """Record why a node stays unchanged."""
         self.declined.append(Declined(node.path, reason))
 
-    @contextmanager
-    def matching(self, node: Node) -> Iterator[None]:
+    def matching(self, node: Node) -> _Matching:
         """Record why a node stays unchanged where a matcher inside raises its failure, or a data file is missing."""
-        try:
-            yield
-        except MatchFailure as failure:
-            if failure.reason:
-                self.decline(failure.node or node, failure.reason)
-        except ModelError as error:
-            self.decline(node, str(error))
+        return _Matching(self, node)
 
     def bypass(self, node: Node, source: Value | str) -> bool:
         """Let the consumers of a node's first output read an equal value; a graph output keeps its name.
@@ -255,6 +247,24 @@ class Editor(Edits):
     @cached_property
     def _names(self) -> set[str]:
         return names_in(self.model.scopes)
+
+
+class _Matching(NamedTuple):
+    """The context of `Editor.matching`."""
+
+    editor: Editor
+    node: Node
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: object, trace: object) -> bool:
+        if isinstance(error, MatchFailure):
+            if error.reason:
+                self.editor.decline(error.node or self.node, error.reason)
+        elif isinstance(error, ModelError):
+            self.editor.decline(self.node, str(error))
+        return isinstance(error, (MatchFailure, ModelError))
 
 
 class Builder:

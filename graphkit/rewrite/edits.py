@@ -210,11 +210,12 @@ class Edits:
     ) -> None:
         """Change a graph of a copied proto, and the bodies in it, in place; these nodes come first."""
         nodes = first + [self._make_proto(new, scope) for new in self.heads.get(scope, ())]
-        is_same = not (nodes or any(node in self.before or node in self.replaced for node in scope.nodes))
+        is_same = not nodes and {*self.before, *self.replaced}.isdisjoint(scope.nodes)
         for node, proto in zip(scope.nodes, graph.node, strict=True):
-            nodes += [self._make_proto(new, scope) for new in self.before.get(node, ())]
-            if any(new.like is node for new in self.before.get(node, ())):
-                proto.ClearField("name")  # which the new one has: onnxruntime refuses two nodes of one name
+            if (before := self.before.get(node)) is not None:
+                nodes += [self._make_proto(new, scope) for new in before]
+                if any(new.like is node for new in before):
+                    proto.ClearField("name")  # which the new one has: onnxruntime refuses two nodes of one name
             if node in self.replaced:
                 nodes += [self._make_proto(new, scope) for new in self.replaced[node]]
                 continue
@@ -322,9 +323,10 @@ class _Needs(NamedTuple):
 
 def _follow_needs(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> _Needs:
     """Follow the needs of outputs back through the nodes, which may be in any order; one without outputs is needed."""
-    made = [[name for name in node.output if name] for node in nodes]
-    makers = {name: index for index, named in enumerate(made) for name in named}
-    pending = [index for index, named in enumerate(made) if not named]
+    nodes = list(nodes)
+    made = [node.output[:] for node in nodes]
+    makers = {name: index for index, named in enumerate(made) for name in named if name}
+    pending = [index for index, named in enumerate(made) if not any(named)]
     needed, names = _Needs([False] * len(nodes), set(), makers.keys(), {}), list(outputs)
     while pending or names:
         if not pending:
@@ -339,7 +341,7 @@ def _follow_needs(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> _N
             continue
         needed.nodes[index] = True
         node = nodes[index]
-        names += node.input
+        names += node.input[:]
         graphs = body_graphs(node) if node.attribute else ()
         bodies = [(body, _follow_needs(body.node, _info_names(body.output))) for _, body in graphs]
         for body, needs in bodies:
