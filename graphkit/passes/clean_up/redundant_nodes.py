@@ -173,8 +173,8 @@ def _node_key(editor: Editor, node: Node) -> Key | None:
         return None
     if len(node.results) == 1 and node.scope in editor.scopes and (numbers := _known_numbers(editor, node)) is not None:
         return numbers  # whatever makes them
-    inputs = tuple([None if value is None else editor.resolve(value) for value in node.inputs])
-    if not any(attribute.HasField("t") for attribute in node.attributes.values()):
+    inputs = tuple([editor.resolve(value) if value in editor.aliases else value for value in node.inputs])
+    if not node.attributes or not any(attribute.HasField("t") for attribute in node.attributes.values()):
         return node.signature, inputs
     attributes = tuple(sorted(map(_attribute_key, node.proto.attribute)))
     if any(not text for _, text in attributes):
@@ -188,7 +188,9 @@ def _known_numbers(editor: Editor, node: Node) -> Key | None:
     Others are computed anew from the dims of inputs: see rematerialize-shapes.
     """
     tensor = editor.shapes[node.results[0]]
-    elements = tensor.elements or () if tensor.dtype in INTEGERS and tensor.may_have_data else ()
+    if not tensor.may_have_data or tensor.dtype not in INTEGERS:
+        return None
+    elements = tensor.elements or ()
     exprs = tuple(each for each in elements if isinstance(each, Expr))
     is_short = node.is_op("Shape") and len(exprs) == 1
     if len(exprs) < len(elements) or not exprs or (not is_short and all(map(is_known, exprs))):

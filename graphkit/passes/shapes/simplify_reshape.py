@@ -239,15 +239,17 @@ def is_reshaping(editor: Editor, node: Node) -> bool:
 
     So does a Gather of the one element of an axis.
     """
+    if not node.is_op("Gather", "Transpose"):
+        return node.operator in RESHAPING
     source, perm = node.input(0), node.attr("perm", tuple) if node.is_op("Transpose") else None
     dims = editor.shapes[source].dims if source is not None else None
-    if node.is_op("Gather") and dims and (indices := node.input(1)) is not None:
+    if dims and node.is_op("Gather") and (indices := node.input(1)) is not None:
         axis = node.axis(len(dims))
         return axis is not None and dims[axis] == 1 and editor.shapes[indices].elements in ((0,), (-1,))
-    if source is None or perm is None:
-        return node.operator in RESHAPING
-    moved = [axis for axis in perm if dims is None or dims[axis] != 1]
-    return dims is not None and moved == sorted(moved)
+    if dims is None or perm is None:
+        return False
+    moved = [axis for axis in perm if dims[axis] != 1]
+    return moved == sorted(moved)
 
 
 class CancelReshapes(NodeRewrite):
@@ -348,7 +350,7 @@ class _Region(Struct):
 
     def _fits(self, node: Node) -> bool:
         """Whether a node can work on the dims before."""
-        is_elementwise = node.is_op(*UNARY) or broadcasts_inputs(node)
+        is_elementwise = node.operator in UNARY or broadcasts_inputs(node)
         outs = node.results
         if node.operator in EXTREMES and any(value.constant is not None for value in node.operands):
             return False
