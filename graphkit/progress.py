@@ -164,7 +164,7 @@ SECONDS_PER_GIGABYTE = 30.0  # of weights: to read them, and to multiply with th
 SHARE = 4  # a model may take one part in so many of the machine's memory
 LEAST_MEMORY = 1 << 30
 COPIES = 3  # of its weights: as parsed, as onnxruntime keeps them, as its kernels like them
-OUTPUT_SHARE = 16
+HELD_RUNS = 16  # whose outputs are held at once, to be compared
 LEAST_OUTPUTS = 256 << 20
 MOST_INPUTS = 1 << 30
 INPUTS_PER_SECOND = 32 << 20  # bytes of random numbers that a slow processor makes
@@ -195,9 +195,9 @@ class Limits(Struct, frozen=True):
         """Return the bytes that a model may take beyond its weights."""
         return max(machine_memory() // SHARE, LEAST_MEMORY) if self.memory is None else self.memory
 
-    def outputs(self) -> int:
-        """Return the bytes that the outputs of one run may take; they are held for comparison."""
-        return max(self.bytes() // OUTPUT_SHARE, LEAST_OUTPUTS)
+    def outputs(self, held_runs: int = HELD_RUNS) -> int:
+        """Return the bytes that the outputs of one run may take, where those of so many are held at once."""
+        return max(self.bytes() // held_runs, LEAST_OUTPUTS)
 
     def inputs(self) -> int:
         """Return the bytes that the inputs of one run may take, so that making them is no longer than a run may be."""

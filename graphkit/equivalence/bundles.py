@@ -92,9 +92,10 @@ class MethodOriginal(Struct, frozen=True, eq=False, dict=True):
     whole: Model  # the model
     decoder: Model  # the decoder in it, by the names that it has there
     cache: Mapping[str, CacheEntry]  # what each state is, by state
+    axes: Mapping[str, int | None]  # the axis along which each state grows, None for none that is known
     has_past: bool  # whether the method goes on from a past
-    # the input or output of the encoder that each other state is, by state
-    kept: Mapping[str, str] = field(default_factory=dict)
+    # the output, or the input or output of the encoder, that each other state is, by state
+    kept: dict[str, str] = field(default_factory=dict)
     # the inputs of the encoder, by the names that they have for a caller
     user: Mapping[str, str] = field(default_factory=dict)
 
@@ -128,6 +129,11 @@ class MethodOriginal(Struct, frozen=True, eq=False, dict=True):
         """Return the input of the decoder that has a role, "" for none."""
         return next((value.name for value, each in self.decoder.roles.inputs.items() if each == role), "")
 
+    @cached_property
+    def tokens(self) -> str:
+        """The decoder's input of tokens, or of their embeddings; "" for none."""
+        return self.role("tokens") or self.role("embeddings")
+
     def like(self, name: str, as_: str = "") -> ValueInfoProto:
         """Return the declaration of an input or output, under another name where one is given."""
         if name not in self.ports:
@@ -135,7 +141,7 @@ class MethodOriginal(Struct, frozen=True, eq=False, dict=True):
         info = deepcopy(self.ports[name])
         info.name = as_ or name
         if name == self.role("mask") and self.grown is not None and self.grown.past is not None:
-            shapes = (self.ports[each].type.tensor_type.shape for each in (self.role("tokens"), self.grown.past.name))
+            shapes = (self.ports[each].type.tensor_type.shape for each in (self.tokens, self.grown.past.name))
             tokens, past = ([dim.dim_param or dim.dim_value for dim in shape.dim] for shape in shapes)
             names = declared_inputs(self.whole).groups
             total = read_dim(past[self.grown.axis or 0], names) + read_dim(tokens[1], names)
@@ -146,21 +152,32 @@ class MethodOriginal(Struct, frozen=True, eq=False, dict=True):
         """Return it with the positions that a bundle counts, and with other outputs: the value of each, by name."""
         edit = InterfaceEdit(self.whole)
         if positions := self.role("positions"):
-            if not (mask := self.role("mask")):
-                raise UnknownError("its positions are counted without a mask")
-            one = edit.number(1)  # they are the tokens before each one that the mask has, from 0 on
-            sums = edit.add("CumSum", [edit.add("Cast", [mask], f"{OWN}mask", to=TensorProto.INT64), one], f"{OWN}sums")
-            found = edit.add("Max", [edit.add("Sub", [sums, one], f"{OWN}before"), edit.number(0)], f"{OWN}positions")
-            past = edit.number(0)
-            if self.grown is not None and self.grown.past is not None:
-                past = past_length(edit, self.grown.past.name, self.grown.axis)
-            edit.append(make_slice(found, past, edit.number(MOST), one, out=positions))
+            self._count_positions(edit, positions)
         outputs = [self.like(source, name) for name, source in shown.items()]
         for name, source in shown.items():
             if name != source:
                 edit.add("Identity", [source], name, last=True)
         inputs = [info.name for info in self.whole.proto.graph.input if info.name != positions]
         return edit.result(map(self.like, inputs), outputs)
+
+    def _count_positions(self, edit: InterfaceEdit, positions: str) -> None:
+        """Add the positions of tokens: how many are before each one, of those that the mask has where there is one."""
+        past, zero, one = edit.number(0), edit.number(0), edit.number(1)
+        if self.grown is not None and self.grown.past is not None:
+            past = past_length(edit, self.grown.past.name, self.grown.axis)
+        if mask := self.role("mask"):
+            sums = edit.add("CumSum", [edit.add("Cast", [mask], f"{OWN}mask", to=TensorProto.INT64), one], f"{OWN}sums")
+            found = edit.add("Max", [edit.add("Sub", [sums, one], f"{OWN}before"), zero], f"{OWN}positions")
+            edit.append(make_slice(found, past, edit.number(MOST), one, out=positions))
+            return
+        if len(self.ports[positions].type.tensor_type.shape.dim) != 2:
+            raise UnknownError("its positions are no list for each row, and it takes no mask")
+        dims = edit.add("Shape", [self.tokens], f"{OWN}dims")
+        shape = edit.append(make_slice(dims, zero, edit.number(2), zero, out=f"{OWN}tokens_shape"))
+        count = edit.append(make_gather(shape, one, None, f"{OWN}new_length"))
+        first, last, step = (edit.add("Squeeze", [each], f"{each}/scalar") for each in (zero, count, one))
+        found = edit.add("Add", [edit.add("Range", [first, last, step], f"{OWN}range"), past], f"{OWN}counted")
+        edit.add("Expand", [found, shape], positions)
 
 
 def past_length(edit: InterfaceEdit, past: str, axis: int | None, name: str = f"{OWN}past_length") -> str:
@@ -170,8 +187,11 @@ def past_length(edit: InterfaceEdit, past: str, axis: int | None, name: str = f"
     return edit.append(make_gather(edit.add("Shape", [past], f"{OWN}past_shape"), edit.number(axis), None, name))
 
 
-def original_of(originals: Originals, method: BundleMethod) -> MethodOriginal:
-    """Return the model that a method stands for; UnknownError where none is known, or how its parts fit together."""
+def original_of(originals: Originals, contract: BundleContract, method: BundleMethod) -> MethodOriginal:
+    """Return the model that a method stands for; UnknownError where none is known, or how its parts fit together.
+
+    Its inputs have the dims that a host gives them: those that are one in the contract are one, and fixed if they are.
+    """
     if (step := originals.step) is None:
         raise UnknownError("it has no decoder")
     names = {entry.slot: value.name for value, entry in step.roles.pasts.items()}
@@ -184,11 +204,47 @@ def original_of(originals: Originals, method: BundleMethod) -> MethodOriginal:
     if decoder is None or (decoder.roles.pasts and not has_past and decoder.roles.decoder is None):
         raise UnknownError("its original has a past where the method has none")
     cache = {names[entry.slot]: entry for entry in decoder.roles.cache if entry.slot in names}
-    if has_past or originals.encoder is None:
-        return MethodOriginal(decoder, decoder, cache, has_past)
-    whole, inputs = _join_models(originals.encoder, decoder)
-    kept = {name: ENCODER + source for name, source in _link_models(originals.encoder, step).items()}
-    return MethodOriginal(whole, decoder, cache, has_past, kept, inputs)
+    later = {value.name: entry.axis for value, entry in step.roles.pasts.items()}  # a start of one token tells of none
+    axes = {name: later[name] if entry.axis is None else entry.axis for name, entry in cache.items()}
+    found = MethodOriginal(decoder, decoder, cache, axes, has_past, _next_states(decoder, step))
+    if not has_past and originals.encoder is not None:
+        whole, inputs = _join_models(originals.encoder, decoder)
+        links = {name: ENCODER + source for name, source in _link_models(originals.encoder, step).items()}
+        found = MethodOriginal(whole, decoder, cache, axes, has_past, found.kept | links, inputs)
+    return replace(found, whole=_with_fed_dims(found, contract, method))
+
+
+def _next_states(decoder: Model, step: Model) -> dict[str, str]:
+    """Return the output of a decoder that each recurrent state is, by the input of a step that reads it."""
+    if decoder is step:
+        return {entry.past.name: entry.next.name for entry in step.roles.states}
+    given = {info.name.removeprefix("output."): info.name for info in decoder.proto.graph.output}
+    pasts = {entry.past.name.removeprefix("input."): entry.past.name for entry in step.roles.states}
+    return {pasts[name]: given[name] for name in pasts.keys() & given.keys()}
+
+
+def _with_fed_dims(original: MethodOriginal, contract: BundleContract, method: BundleMethod) -> Model:
+    """Return the model of an original whose inputs have the dims that a host gives them, which may feed no others."""
+    proto, fed = deepcopy(original.whole.proto), dict[str, Sequence[Dim]]()
+    states = {state.name: state for state in contract.states}
+    for port in sorted(method.inputs, key=lambda port: port.kind != "tokens"):  # whose names count
+        state = states.get(port.state)
+        if port.kind == "mask":
+            fed[original.role("mask")] = [*port.shape[:1], None] if original.has_past else port.shape
+        elif state is None or state.update != "slots":
+            name = original.tokens if port.kind == "tokens" else original.user.get(port.name, port.name)
+            fed[name if state is None else state.name] = port.shape
+        elif (axis := original.axes.get(state.name)) is not None and state.axis is not None:
+            fed[state.name] = [port.shape[at] for at in _axis_permutation(state.axis, axis, len(port.shape))]
+    infos, meant = {info.name: info for info in proto.graph.input}, dict[Dim, str]()
+    for name, sizes in fed.items():
+        dims = infos[name].type.tensor_type.shape.dim if name in infos else ()
+        for dim, size in zip(dims, sizes if len(dims) == len(sizes) else (), strict=False):
+            if isinstance(size, int) and dim.dim_param:
+                dim.dim_value = size
+            elif size is not None and dim.dim_param:
+                dim.dim_param = meant.setdefault(size, dim.dim_param)
+    return original.whole.with_proto(proto)
 
 
 def _link_models(encoder: Model, decoder: Model) -> dict[str, str]:
@@ -247,7 +303,7 @@ def dim_faults(original: MethodOriginal) -> Iterator[str]:
     """
     whole = original.whole
     dims = {name: each or () for name, each in Inputs(whole, declared=named_inputs(whole)).symbolic.items()}
-    tokens, grown = dims.get(original.role("tokens"), ()), original.grown_pasts
+    tokens, grown = dims.get(original.tokens, ()), original.grown_pasts
     with_tokens = {original.role(role) for role in OF_TOKENS}
     others = [dim for name, each in dims.items() if name not in with_tokens and name not in grown for dim in each]
     others += [dim for name, axis in grown.items() for at, dim in enumerate(dims[name]) if at != axis]
@@ -394,7 +450,7 @@ def bundle_blocks(equivalence: Mapping[str, EquivalenceSummary]) -> Iterator[Blo
 
 def _check_method(originals: Originals, contract: BundleContract, method: BundleMethod, model: Model) -> Equivalence:
     try:
-        original = original_of(originals, method)
+        original = original_of(originals, contract, method)
         adapter = _Adapter(original, contract, method, model)
         pair = original.model(adapter.shown), adapter.model()
         of_ports = port_faults(contract, method, model, pair[1], infer(pair[0], values=original.values))
@@ -446,7 +502,7 @@ class _Adapter:
         assert port.source is not None
         kind, state = port.source.kind, self.states.get(port.source.of)
         if kind == "tokens":
-            self._take_input(self.original.role("tokens"), port.name)
+            self._take_input(self.original.tokens, port.name)
         elif kind == "user":
             self._take_input(self.original.user.get(port.name, port.name), port.name)
         elif kind == "length":
@@ -501,14 +557,14 @@ class _Adapter:
         """Return the axis along which a state grows in the original, and an input or output that it stands for."""
         if state.name == self.mask:
             return 1, self.mask
-        entry = self.original.cache.get(state.name)
-        if entry is None or entry.present is None or entry.axis is None or state.axis is None:
+        entry, axis = self.original.cache.get(state.name), self.original.axes.get(state.name)
+        if entry is None or entry.present is None or axis is None or state.axis is None:
             raise UnknownError(f"it is not known what {state.name} is in the original")
-        return entry.axis, entry.present.name
+        return axis, entry.present.name
 
     def _declare_unused(self, name: str, state: StateTensor, axis: int, source: str) -> ValueInfoProto:
         """Declare the slots behind those in use: the new ones, and any number of others where a method gets all."""
-        declared = [self.original.like(each).type.tensor_type for each in (source, self.original.role("tokens"))]
+        declared = [self.original.like(each).type.tensor_type for each in (source, self.original.tokens)]
         dims, tokens = ([dim.dim_param or dim.dim_value for dim in each.shape.dim] for each in declared)
         del dims[axis]
         if not all((*dims, *tokens[1:2])):

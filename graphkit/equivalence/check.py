@@ -174,10 +174,14 @@ def _find_fault(pair: Pair, shapes: Both, names: Names, required: sizes.Required
         return fault
     if not sizes.stacks_of_nothing(rewritten.model) <= sizes.stacks_of_nothing(original.model):
         return "a Loop that may have no iteration would stack outputs of other dims then"
-    if failures := new_failures(original, rewritten):
-        return f"the rewritten model may fail where the original runs: {', '.join(failures)}"
     read = original.values, rewritten.values
     return next(interface.declared_faults((original.model, rewritten.model), shapes, names, required, read), "")
+
+
+def _find_failures(pair: Pair) -> str:
+    """Return which nodes of the rewritten model may fail where the original runs, "" for none."""
+    failures = new_failures(*(reader.result for reader in pair))
+    return f"the rewritten model may fail where the original runs: {', '.join(failures)}" if failures else ""
 
 
 def _prove_outputs(
@@ -186,7 +190,8 @@ def _prove_outputs(
     """Return which outputs are equal, as far as terms tell: bit for bit, or else in exact arithmetic."""
     terms, constants = tools.terms, tools.constants
     fault = _find_fault(exact, shapes, names, tools.required)
-    proofs = _compare_outputs(exact, shapes, names, fault, "bit for bit", constants)
+    failing = _find_failures(exact)
+    proofs = _compare_outputs(exact, shapes, names, fault or failing, "bit for bit", constants)
     used, compared = dict(terms.used), ComparedConstants()
     if not fault and any(proof.verdict != "proven" for proof in proofs):
         from graphkit.equivalence.linear import REAL  # which what is proven bit for bit needs not
@@ -194,7 +199,8 @@ def _prove_outputs(
         real_axioms = REAL if real_axioms is None else real_axioms
         terms.used.clear()
         real = read_pair((exact[0].model, exact[1].model), shapes, tools, names, real_axioms, exact)
-        found = _compare_outputs(real, shapes, names, "", "in exact arithmetic", constants)
+        failing = failing and _find_failures(real)
+        found = _compare_outputs(real, shapes, names, failing, "in exact arithmetic", constants)
         proofs = tuple(old if old.verdict == "proven" else new for old, new in zip(proofs, found, strict=True))
         used |= terms.used
         if any(proof.exactness == GRADES[1] for proof in proofs):

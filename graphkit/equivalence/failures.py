@@ -173,8 +173,12 @@ def _always_convolves(app: Application) -> bool:
 
 
 def _always_splits(app: Application) -> bool:
-    source, sizes = app.operand(0).shape, app.numbers(1)
+    source, count = app.operand(0).shape, len(app.node.outputs)
     axis = app.axis(app.attr("axis", 0), len(source))
+    if app.arg(1) is None:  # all parts are of one size
+        size = source[axis].constant
+        return size is not None and size % count == 0 and app.attr("num_outputs", count) == count
+    sizes = app.numbers(1)
     return bool(sizes) and min(sizes) >= 0 and source[axis] == sum(sizes) and len(sizes) == len(app.node.outputs)
 
 

@@ -23,7 +23,7 @@ from graphkit.errors import ModelError, UsageError
 from graphkit.io.byte_source import in_shown_paths, refer_to_bytes, shown_path, source_of
 from graphkit.io.tensors import walk_tensors
 from graphkit.model import Model, load
-from graphkit.progress import COPIES, DEFAULT_LIMITS, check_stopped, check_time
+from graphkit.progress import COPIES, DEFAULT_LIMITS, HELD_RUNS, check_stopped, check_time
 from graphkit.runtime.isolation import DiedError, Process, current_process, shared_isolation
 from graphkit.runtime.onnxruntime_loader import (
     device_memories,
@@ -72,9 +72,9 @@ class RunError(ModelError):
     is_final: bool = False  # whether it is not run any more: runs before took too long, or ended the process
 
     @classmethod
-    def of(cls, message: str, label: str, problem: str = "onnxruntime fails") -> RunError:
+    def of(cls, message: str, label: str, problem: str = "onnxruntime fails", hint: str | None = None) -> RunError:
         """Return the error for a message of onnxruntime."""
-        error = cls(f"{problem}: {_short_message(message)}", file=label)
+        error = cls(f"{problem}: {_short_message(message)}", file=label, hint=hint)
         error.message = message
         return error
 
@@ -415,7 +415,8 @@ class IsolatedSession:
     """A model, loaded by onnxruntime in a process of its own: `Session`'s public face and arguments.
 
     A model file is read once more, to know its files, unless `known` is the model that was read from it. Beside other
-    work it is loaded until `wait` is called.
+    work it is loaded until `wait` is called. Of `held_runs` the outputs are held at once, each of which may take as
+    large a part of the memory that the limits allow.
 
     Attributes:
         took: Seconds that onnxruntime took for the last run.
@@ -436,6 +437,7 @@ class IsolatedSession:
         provider: Provider = CPU,
         known: Model | None = None,
         beside: bool = False,
+        held_runs: int = HELD_RUNS,
     ) -> None:
         self.label = source.label if isinstance(source, Model) else shown_path(source)
         model = source if isinstance(source, Model) else known or load(source)
@@ -444,7 +446,7 @@ class IsolatedSession:
         check_files(model)
         self._weights = sum(source_of(path).size for path in model.files)
         self._options = {"optimize": optimize, "threads": threads, "prepack": prepack, "spin": self._weights >= SMALL}
-        self._provider = provider.without_capture()
+        self._provider, self._held_runs = provider.without_capture(), held_runs
         self.placed: Mapping[str, int] = {}
         self._timeouts = self._deaths = 0
         self._last: tuple[DiedError, Mapping[str, np.ndarray]] | None = None
@@ -497,7 +499,7 @@ class IsolatedSession:
         if self._generation != self._process.generation:
             self._asked.append(self._load_request())
             self.wait()
-        request = {"do": "run", "id": self._number, "most": self._process.limits.outputs()}
+        request = {"do": "run", "id": self._number, "most": self._process.limits.outputs(self._held_runs)}
         try:
             answer = self._ask_worker(request, feed=arrays, **more)
         except DiedError as error:
@@ -511,9 +513,9 @@ class IsolatedSession:
             self._last = None if error.timed_out else (error, arrays)
             raise self._with_death(died) from error
         if "error" in answer:
-            memory = f"the {self._process.limits.bytes():,} bytes beyond its weights that --memory allows"
-            problem = [f"it needs more memory than {memory}"] if answer["memory"] else []
-            raise RunError.of(answer["error"], self.label, *problem)
+            allowed = f"the {self._process.limits.bytes():,} bytes beyond its weights that --memory allows"
+            needing = (f"it needs more memory than {allowed}", "raise it") if answer["memory"] else ()
+            raise RunError.of(answer["error"], self.label, *needing)
         self.took = answer["seconds"]
         values: list[Any] = answer["values"]
         return values

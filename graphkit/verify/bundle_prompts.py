@@ -338,9 +338,9 @@ def _begin_recorded(oracle: Oracle, prompt: Prompt) -> np.ndarray:
             raise
         rows, length = prompt.tokens.shape[:2]
         sizes = f"{count_things(rows, 'row(s)')} of {count_things(length, 'token(s)')}"
-        hint = "graphkit report with --only hazards says at which sizes it runs; export it anew for others"
+        elsewhere = "graphkit report with --only hazards says at which sizes it runs; export it anew for others"
         problem = f"it does not run with a prompt of {sizes}: {error.problem}"
-        raise ModelError(problem, file=error.file, hint=hint) from error
+        raise ModelError(problem, file=error.file, hint=error.hint or elsewhere) from error
 
 
 def search_tokens(oracle: Oracle, logits: np.ndarray, steps: int, beams: int) -> list[list[int]]:

@@ -438,3 +438,27 @@ def test_an_epsilon_that_is_left_out_is_that_of_float32(epsilon: float, is_equal
     right, made = (Session(each, threads=1).run({"x": x})["y"] for each in (before, after))
     assert (np.abs(right - made).max() < 1e-12) == is_equal
     assert (check_equivalence(before, after).constants.largest < 1e-12) == is_equal
+
+
+@pytest.mark.parametrize(("chosen", "is_equal"), [("place", True), ("after", False)])
+def test_a_node_that_may_fail_is_that_of_the_original_where_its_numbers_are_in_exact_arithmetic(
+    chosen: str, is_equal: bool
+) -> None:
+    """A GatherND fails where its places are not in the table: those of the largest number, whose scale is the same."""
+    head = "g (float[n, 6] x, float[k, 2] table) => (float[n, 2] y)"
+    choice = "place = ArgMax <axis = 1, keepdims = 1> (s) after = Sub (place, i1)"
+    constants: dict[str, object] = {"a": 2.0, "b": 0.3, "ab": np.float32(2.0) * np.float32(0.3), "i1": np.array(1)}
+    before = model(f"{head} {{ r = Mul (x, a) s = Mul (r, b) {choice} y = GatherND (table, place) }}", **constants)
+    after = model(f"{head} {{ s = Mul (x, ab) {choice} y = GatherND (table, {chosen}) }}", **constants)
+    (output,) = check_equivalence(before, after).outputs
+    assert (output.verdict == "proven") == is_equal
+    assert not is_equal or output.exactness == "in exact arithmetic"
+
+
+@pytest.mark.parametrize(("width", "is_proven"), [("6", True), ("w", False), ("7", False)])
+def test_a_split_of_an_axis_whose_size_it_divides_cannot_fail(width: str, is_proven: bool) -> None:
+    head = f"g (float[n, {width}] x) => (float[n, v] y)"
+    constants = {"zero": np.array([0]), "three": np.array([3]), "one": np.array([1])}
+    before = model(f"{head} {{ y = Slice (x, zero, three, one) }}", **constants)
+    after = model(f"{head} {{ p, q = Split <axis = 1, num_outputs = 2> (x) y = Identity (p) }}")
+    assert check_equivalence(before, after).is_proven == is_proven
