@@ -118,14 +118,14 @@ class SizedModel(Struct, frozen=True):
         sizes |= {name: known_sizes[name] for name in deciding if name in known_sizes}
         return cls(shapes, sizes, {**Inputs(model, spec).numbers, **sizes})
 
-    def figures(self, written: Model | None = None) -> CostFigures:
-        """Return the costs; the bytes are those of the model as it was written, where it was."""
+    def figures(self, written_bytes: int | None = None) -> CostFigures:
+        """Return the costs; the bytes are those of the model as it was written, where they are known."""
         model = self.shapes.model
         nodes = node_costs(self.shapes, self.sizes, ("macs",)).nodes
         known = [node.costs["macs"] for node in nodes if "macs" in node.costs]
         macs, peak = sum_amounts(known), PeakMemory(self.shapes).at(self.sizes)
         return CostFigures(
-            stored_bytes(written or model),
+            stored_bytes(model) if written_bytes is None else written_bytes,
             sum(1 for _ in all_nodes(model.scopes)),
             Quantity(macs.at(self.sizes), macs.text(self.sizes), len(nodes) - len(known)),
             Quantity(peak.bytes, peak.amount.text(self.sizes), len(peak.unknown)),
@@ -148,7 +148,7 @@ class BeforeAndAfter:
     sizes: Mapping[str, Expr] = field(default_factory=dict)
     # values of inputs of the result that decide sizes: integers, and expressions in the dims of the original
     values: Mapping[str, np.ndarray] = field(default_factory=dict)
-    written: Model | None = None  # the file of the result, whose bytes count, where that is another model
+    written_bytes: int | None = None  # those of the result as it was written, where it is another model in memory
 
     def choose_sizes(self) -> tuple[list[SizedModel], SizedModel]:
         """Choose the sizes of originals and of their result; a GraphkitError says that there are none."""
@@ -184,7 +184,7 @@ def cost_change(models: BeforeAndAfter, what: str = "") -> CostChange:
     try:
         originals, result = models.choose_sizes()
         known = {name: size for each in originals for name, size in each.known.items()}
-        after = result.figures(models.written)
+        after = result.figures(models.written_bytes)
         parts = [each.figures() for each in originals]  # which run one after the other
         macs = [part.macs for part in parts]
         text = " + ".join(each.expression for each in macs) if all(each.expression for each in macs) else ""

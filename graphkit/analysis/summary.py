@@ -279,7 +279,7 @@ def summary(model: ModelLike, *, hash_weights: bool = False) -> Summary:
         213
     """
     model = as_model(model)
-    proto = model.proto
+    proto, graph_bytes = model.proto, model.proto.ByteSize()
     counts = Counter((node.op_type, node.domain) for node in all_nodes(model.scopes))
     by_count = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     operators = tuple(OperatorCount(op, domain, count) for (op, domain), count in by_count)
@@ -303,8 +303,8 @@ def summary(model: ModelLike, *, hash_weights: bool = False) -> Summary:
     return Summary(
         file=model.name,
         file_bytes=model.source.size,
-        bytes=proto.ByteSize() + sum(size for tensor, _, size in tensors if is_in_a_file(tensor)),
-        graph_bytes=proto.ByteSize(),
+        bytes=graph_bytes + sum(size for tensor, _, size in tensors if is_in_a_file(tensor)),
+        graph_bytes=graph_bytes,
         weight_bytes=tuple(WeightBytes(name, counts_of[name], size) for name, size in sizes_of.most_common()),
         parameters=sum(weight.parameters for weight, _ in stored_weights(model)),
         data_files=tuple(DataFileRow(data.location, data.size) for data in model.source.data_files),

@@ -91,7 +91,8 @@ class Editor(Edits):
 
     def is_free(self, node: Node) -> bool:
         """Whether an edit may take a node: no edit has taken it, and no fusion needs it."""
-        return not self.is_taken(node) and node not in self._fused_nodes
+        is_taken = node in self.replaced or node in self.inputs or node in self.before
+        return not is_taken and node not in self._fused_nodes
 
     def is_fused(self, node: Node | None) -> bool:
         """Whether a fusion of onnxruntime needs a node unchanged."""

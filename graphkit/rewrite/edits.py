@@ -326,26 +326,26 @@ def _follow_needs(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> _N
     nodes = list(nodes)
     made = [node.output[:] for node in nodes]
     makers = {name: index for index, named in enumerate(made) for name in named if name}
-    pending = [index for index, named in enumerate(made) if not any(named)]
-    needed, names = _Needs([False] * len(nodes), set(), makers.keys(), {}), list(outputs)
-    while pending or names:
-        if not pending:
-            name = names.pop()
-            if not name or name in needed.names:
-                continue
-            needed.names.add(name)
-            if name not in makers:
-                continue
-            pending.append(makers[name])
-        if needed.nodes[index := pending.pop()]:
-            continue
-        needed.nodes[index] = True
-        node = nodes[index]
-        names += node.input[:]
+    is_needed = [not any(named) for named in made]
+    needed = _Needs(is_needed, set(), makers.keys(), {})
+    pending, names = [index for index, is_root in enumerate(is_needed) if is_root], needed.names
+
+    def need(found: Iterable[str]) -> None:
+        for name in found:
+            if name and name not in names:
+                names.add(name)
+                if (maker := makers.get(name)) is not None and not is_needed[maker]:
+                    is_needed[maker] = True
+                    pending.append(maker)
+
+    need(outputs)
+    while pending:
+        node = nodes[index := pending.pop()]
+        need(node.input[:])
         graphs = body_graphs(node) if node.attribute else ()
         bodies = [(body, _follow_needs(body.node, _info_names(body.output))) for _, body in graphs]
         for body, needs in bodies:
-            names += needs.names.difference(needs.made, _defined_names(body))
+            need(needs.names.difference(needs.made, _defined_names(body)))
         if bodies:
             needed.bodies[index] = bodies
     return needed

@@ -439,11 +439,14 @@ class _Engine:
         self.table.update(self.seen_functions)
         first.table.update(first.seen_functions)
         rewriter = inferred_shapes.scope_rewriters(self.notes.equalities)
+        table: Mapping[Value, Tensor] = self.table
+        if self.notes.equalities:
+            table = {value: rewriter(value.scope).tensor(tensor) for value, tensor in table.items()}
         noted = [engine.notes.preconditions for engine in passes]
         noted.append([(node, each.with_exprs(rewriter(node.scope).expr)) for node, each in self.notes.preconditions])
         return inferred_shapes.Shapes(
             model=self.model,
-            table={value: rewriter(value.scope).tensor(tensor) for value, tensor in self.table.items()},
+            table=table,
             reasons=self.notes.reasons,
             findings=tuple(dict.fromkeys(self.notes.findings)),
             equalities=_distinct_requirements(engine.notes.equalities for engine in passes),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 from msgspec import Struct, structs
 
-from graphkit.analysis.cost_changes import BeforeAndAfter, CostChange, cost_change
+from graphkit.analysis.cost_changes import BeforeAndAfter, CostChange, cost_change, stored_bytes
 from graphkit.graph.declared_types import declared_type
 from graphkit.graph.names import family_labels, join_words
 from graphkit.io.byte_source import source_of
@@ -162,17 +162,21 @@ class FileRewrite(Struct, frozen=True):
         )
         return saved, proofs[0] if proofs else None
 
-    def costs(self, rewritten: Model | None = None) -> tuple[CostChange, ...]:
+    def costs(self, rewritten: Model | None = None, files: Collection[Path] = ()) -> tuple[CostChange, ...]:
         """Count the costs of the original and of the written file, and time them if that is asked for.
 
-        The shapes of the rewritten model may be known, where it declares the same dims of inputs as the file.
+        The shapes of the rewritten model may be known, where it declares the same dims of inputs as the file. `files`
+        are those that were written.
         """
         self.progress(with_share(PROVEN, "counting costs"))
-        options, written = self.options, load(self.output)
-        models = BeforeAndAfter([self.model], written, options.spec)
+        options = self.options
+        if rewritten is not None and not options.time:
+            has_all = len(files) == 1 and options.weights != "in-place"  # weights too
+            size = self.output.stat().st_size if has_all else stored_bytes(load(self.output))
+            return (cost_change(BeforeAndAfter([self.model], rewritten, options.spec, written_bytes=size)),)
+        models = BeforeAndAfter([self.model], load(self.output), options.spec)
         if not options.time:
-            known = models if rewritten is None else replace(models, after=rewritten, written=written)
-            return (cost_change(known),)
+            return (cost_change(models),)
         from graphkit.verify.latency import costs_before_and_after
 
         return (costs_before_and_after(models, timed=True, limits=options.limits, provider=options.provider),)

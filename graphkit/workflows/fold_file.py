@@ -162,12 +162,13 @@ class FoldedFile(Struct, frozen=True):
 
     def report(self, written: Iterable[Path], proof: RewriteProof | None, unused: Iterable[Path] = ()) -> FoldReport:
         """Return the report of a model that was written; unused are data files of a model that it replaced."""
-        model, outcome = self.rewrite.model, self.outcome
+        model, outcome, files = self.rewrite.model, self.outcome, list(written)
+        is_declared = declarations(outcome.model).model is outcome.model
         changes = [change for change in outcome.changes if isinstance(change, PassChange)]
         frozen = [change for change in changes if change.step == FreezeDims.name()]
         return FoldReport(
             source=model.name,
-            files=tuple(path.name for path in written),
+            files=tuple(path.name for path in files),
             frozen=tuple(change.text for change in frozen),
             counts=_count_operators(model, outcome.model),
             changes=tuple(change for change in outcome.changes if change not in frozen),
@@ -176,7 +177,7 @@ class FoldedFile(Struct, frozen=True):
             remaining=remaining_shapes(outcome.model, without={declined.where for declined in outcome.declined}),
             proof=proof,
             unused=tuple(path.name for path in unused),
-            costs=self.rewrite.costs(outcome.model if declarations(outcome.model).model is outcome.model else None),
+            costs=self.rewrite.costs(outcome.model if is_declared else None, files),
             declared=self.declared,
             models=(model, outcome.model),
         )

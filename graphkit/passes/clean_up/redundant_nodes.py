@@ -154,7 +154,7 @@ def _merge_duplicates(editor: Editor, scope: Scope, known: ChainMap[Key, Value |
         for body in node.bodies.values() if node.bodies else ():
             _merge_duplicates(editor, body, known.new_child())
         key = _node_key(editor, node)
-        if key is None or any(not value.consumers and value.is_output for value in node.results):
+        if key is None or any(value.is_output and not value.consumers for value in node.results):
             continue
         twin = meet(key, node)
         if not isinstance(twin, Node) or twin is node or editor.is_fused(node):
