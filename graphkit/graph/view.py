@@ -112,10 +112,11 @@ class Value:
 
     __slots__ = ("consumers", "is_output", "kind", "name", "output_index", "producer", "scope", "sparse", "tensor")
 
-    def __init__(self, name: str, scope: Scope, kind: Kind) -> None:
+    def __init__(
+        self, name: str, scope: Scope, kind: Kind, producer: Node | None = None, output_index: int = 0
+    ) -> None:
         self.name, self.scope, self.kind = name, scope, kind
-        self.producer: Node | None = None
-        self.output_index = 0
+        self.producer, self.output_index = producer, output_index
         self.consumers: list[tuple[Node, int]] = []
         self.is_output = False
         self.tensor: onnx.TensorProto | None = None
@@ -556,10 +557,10 @@ class _Builder:
         scope = node.scope
         value = scope.values.get(name)
         if value is None and type(name) is str:
-            value = scope.values[name] = Value(name, scope, "node")
+            value = scope.values[name] = Value(name, scope, "node", node, position)
         elif value is None or value.kind != "undefined":
             value = self.define(scope, name, "node")
-        if value.producer is None and value.kind in ("node", "undefined"):
+        elif value.producer is None:
             value.kind, value.producer, value.output_index = "node", node, position
         return value
 

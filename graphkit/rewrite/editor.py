@@ -11,8 +11,9 @@ import copy
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -179,9 +180,20 @@ class Editor(Edits):
         """Record why a node stays unchanged."""
         self.declined.append(Declined(node.path, reason))
 
-    def matching(self, node: Node) -> _Matching:
-        """Record why a node stays unchanged where a matcher inside raises its failure, or a data file is missing."""
-        return _Matching(self, node)
+    def decline_failed(self, node: Node, failure: MatchFailure | ModelError) -> None:
+        """Record why a node stays unchanged where a matcher has raised its failure, or a data file is missing."""
+        if isinstance(failure, ModelError):
+            self.decline(node, str(failure))
+        elif failure.reason:
+            self.decline(failure.node or node, failure.reason)
+
+    @contextmanager
+    def matching(self, node: Node) -> Iterator[None]:
+        """Record what is raised inside: see `decline_failed`."""
+        try:
+            yield
+        except (MatchFailure, ModelError) as failure:
+            self.decline_failed(node, failure)
 
     def bypass(self, node: Node, source: Value | str) -> bool:
         """Let the consumers of a node's first output read an equal value; a graph output keeps its name.
@@ -248,24 +260,6 @@ class Editor(Edits):
     @cached_property
     def _names(self) -> set[str]:
         return names_in(self.model.scopes)
-
-
-class _Matching(NamedTuple):
-    """The context of `Editor.matching`."""
-
-    editor: Editor
-    node: Node
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: object, trace: object) -> bool:
-        if isinstance(error, MatchFailure):
-            if error.reason:
-                self.editor.decline(error.node or self.node, error.reason)
-        elif isinstance(error, ModelError):
-            self.editor.decline(self.node, str(error))
-        return isinstance(error, (MatchFailure, ModelError))
 
 
 class Builder:

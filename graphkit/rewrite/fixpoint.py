@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from graphkit.errors import count_things
+from graphkit.errors import ModelError, count_things
 from graphkit.graph.view import Node
 from graphkit.model import Model
 from graphkit.progress import check_time
-from graphkit.rewrite.base import Declined, Outcome, Pass, PassChange, Premise
+from graphkit.rewrite.base import Declined, MatchFailure, Outcome, Pass, PassChange, Premise
 from graphkit.rewrite.editor import Editor
 from graphkit.rewrite.edits import without_outputs
 from graphkit.shapes.graph_inputs import AS_DECLARED, DimSpec, SymbolRanges
@@ -60,8 +60,10 @@ class NodeRewrite(Rewrite):
     def edit(self, editor: Editor) -> None:
         for node in editor.nodes(*self.operators):
             if node.input(0) is not None and node.outputs and node.outputs[0] is not None:
-                with editor.matching(node):
+                try:
                     self.edit_node(editor, node)
+                except (MatchFailure, ModelError) as failure:
+                    editor.decline_failed(node, failure)
 
     @abstractmethod
     def edit_node(self, editor: Editor, node: Node) -> None:

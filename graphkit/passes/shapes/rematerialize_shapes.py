@@ -213,11 +213,12 @@ def _find_needs(editor: Editor, nodes: set[Node]) -> Iterator[tuple[Place, Need]
             if node in nodes or editor.is_taken(node):
                 continue
             for index, value in enumerate(node.inputs):
-                if value is None or (editor.is_fused(node) and editor.is_fused(value.producer)):
+                if value is None or value.producer not in nodes or value.is_constant:
                     continue
-                inferred, elements = editor.shapes[value], None
-                if value.producer in nodes and not value.is_constant and inferred.dtype in (INT64, INT32):
-                    elements = _known_elements(editor, value)
+                if editor.is_fused(node) and editor.is_fused(value.producer):
+                    continue
+                inferred = editor.shapes[value]
+                elements = _known_elements(editor, value) if inferred.dtype in (INT64, INT32) else None
                 if elements and inferred.rank in (0, 1):
                     plain = _simplest_elements(editor, node, index, value, elements)
                     yield (node, index), (plain, inferred.rank, inferred.dtype)

@@ -272,7 +272,7 @@ class DropEmptyParts(NodeRewrite):
     def edit_node(self, editor: Editor, node: Node) -> None:
         parts, out = node.operands, node.result()
         shapes = [editor.shapes[value].dims or () for value in parts]
-        axes = [node.axis(len(dims), 1) for dims in shapes]
+        axes = [node.axis(len(dims), 1) if 0 in dims else None for dims in shapes]
         is_empty = [axis is not None and dims[axis] == 0 for dims, axis in zip(shapes, axes, strict=True)]
         kept = [value for value, empty in zip(parts, is_empty, strict=True) if not empty] or parts[:1]
         after, first = editor.shapes[out], editor.shapes[kept[0]]
