@@ -57,6 +57,16 @@ def test_a_model_in_memory_is_explained_as_its_file(
     assert str(function(make(proto))) == str(function(EXAMPLE)).replace("merged-decoder.onnx", proto.graph.name)
 
 
+@pytest.mark.parametrize("length", [1, 127, 128, 16383, 16384])
+def test_a_large_weight_of_another_size_is_an_error(length: int) -> None:
+    weight = onnx.TensorProto(name="w", data_type=onnx.TensorProto.UINT8, dims=[length], raw_data=bytes(length))
+    graph = onnx.helper.make_graph([], "g", [], [], [weight])
+    assert graphkit.load(onnx.helper.make_model(graph), threshold=1).tensors
+    graph.initializer[0].dims[0] = length + 1
+    with pytest.raises(ModelError, match=rf"tensor 'w': {length:,} bytes of data, but .* need {length + 1:,}"):
+        graphkit.load(onnx.helper.make_model(graph), threshold=1)
+
+
 @KINDS
 def test_a_model_in_memory_comes_back_as_it_was(make: Make, proto: onnx.ModelProto) -> None:
     before = proto.SerializeToString(deterministic=True)

@@ -98,7 +98,10 @@ def _read_proto(proto: onnx.ModelProto, weights: MemoryWeights, threshold: int, 
     _copy_fields(proto.graph, light.graph, ("initializer",))
     for tensor in proto.graph.initializer:
         header = light.graph.initializer.add()
-        _copy_fields(tensor, header, ("raw_data",) if _is_large(tensor, threshold) else ())
+        is_large = _is_large(tensor, threshold)
+        _copy_fields(tensor, header, ("raw_data",) if is_large else ())
+        if is_large and tensor.ByteSize() - header.ByteSize() != _field_size(payload_size(tensor) or 0):
+            check_tensors([(tensor, None)], folder / "model.onnx", {})
     data_files = check_tensors(walk_tensors(light), folder / "model.onnx", {})
     for (tensor, _), (copied, _) in zip(walk_tensors(proto), walk_tensors(light), strict=True):
         if _is_large(tensor, threshold):
@@ -112,6 +115,11 @@ def _read_proto(proto: onnx.ModelProto, weights: MemoryWeights, threshold: int, 
 
 def _is_large(tensor: TensorProto, threshold: int) -> bool:
     return tensor.HasField("raw_data") and (payload_size(tensor) or 0) >= threshold
+
+
+def _field_size(length: int) -> int:
+    """Return how many bytes a field of so many takes, with its key and its length; no payload has to be copied."""
+    return 1 + (length.bit_length() + 6) // 7 + length
 
 
 def _copy_fields(source: Message, target: Message, without: tuple[str, ...]) -> None:
