@@ -942,6 +942,23 @@ def test_a_path_that_is_too_long(run: Run, name: str) -> None:
         assert "cannot be opened: File name too long" in ran.err
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("contract", "NAME"),
+        ("lower", "NAME", "-o", "out"),
+        ("verify", "example:encoder", "NAME"),
+        ("examples", "--copy", "NAME"),
+        ("split-merged", "example:merged-decoder", "-o", "NAME"),
+        ("transformers-js", "example:sliding-window", "-o", "NAME"),
+    ],
+)
+def test_a_name_that_is_too_long_for_a_file_or_folder(run: Run, arguments: tuple[str, ...]) -> None:
+    ran = run(*("x" * 300 if word == "NAME" else word for word in arguments))
+    said = f"Error: {'x' * 40}...: File name too long - name another file or folder\n"
+    assert (ran.code, ran.out, ran.err) == (2, "", said)
+
+
 BRIEF = """example:detection
 
 Vision model, 1 layer: 162.6 kB, 8.7 k parameters.

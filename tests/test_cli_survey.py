@@ -93,6 +93,7 @@ def test_a_survey_ends_with_the_kinds_of_findings_and_the_next_command(run: Run,
         (["x.onnx", "-o", "no/t.parquet"], "no/t.parquet: cannot be written: No such file or directory - name another"),
         (["x.onnx", "-o", "t.parquet", "--target", "etos"], "no target 'etos' - did you mean"),
         (["--show", "gone.parquet"], "gone.parquet: cannot be read as a table: "),
+        (["--show", "\udcff.parquet"], "\\udcff.parquet: cannot be read as a table: "),
         (
             ["x.onnx", "-o", "t.parquet", "--scheduler", "tcp://a:1", "--dask"],
             "--scheduler has workers already - leave",

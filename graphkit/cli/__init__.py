@@ -8,6 +8,7 @@ without a word where nobody reads its output any more.
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
 import os
 import signal
@@ -72,6 +73,11 @@ def main() -> None:
     except StoppedError as error:
         sys.stderr.write(f"Error: stopped by {error} - no file is left half written\n")
         raise SystemExit(128 + error.number) from None
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG or not isinstance(error.filename, str):
+            raise
+        print_line(f"Error: {error.filename[:40]}...: {error.strerror} - name another file or folder", is_error=True)
+        raise SystemExit(2) from error
     except MemoryError:
         sys.stderr.write("Error: memory ran out - give this process more of it; no file is left half written\n")
         raise SystemExit(2) from None

@@ -158,11 +158,9 @@ except ImportError:  # Windows: there two surveys into one table are not noticed
 def read_table(table: str) -> pa.Table:
     """Return the table of a survey. Raises UsageError where it cannot be read, or is none."""
     storage.require_arrow()
-    import pyarrow as pa
-
     try:
         rows = storage.read_parquet(table)
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, ValueError) as error:  # of pyarrow too, and of a name that is not UTF-8
         problem = " ".join(str(error).split())[:120]
         name = storage.shown_place(table)
         raise UsageError(f"{name}: cannot be read as a table: {problem} - name one that a survey wrote") from error
