@@ -6,7 +6,7 @@ lies. It keeps the lengths, and changes them after a method as the method says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, ClassVar, Literal
@@ -32,6 +32,7 @@ from graphkit.contract.host_contract import (
     State,
     Token,
 )
+from graphkit.graph.names import group_pairs
 
 ALIGNMENT = 64  # bytes: a cache line
 LARGEST_ARENA = 1 << 44  # bytes
@@ -91,13 +92,9 @@ class BundleMethod(AnyMethod):
     changes: tuple[LengthChange, ...] = ()
 
     @cached_property
-    def sources(self) -> Mapping[str, tuple[BundlePort, ...]]:
+    def sources(self) -> Mapping[str, Sequence[BundlePort]]:
         """Its inputs by the kind of their source."""
-        ports: dict[str, tuple[BundlePort, ...]] = {}
-        for port in self.inputs:
-            if port.kind:
-                ports[port.kind] = (*ports.get(port.kind, ()), port)
-        return ports
+        return group_pairs((port.kind, port) for port in self.inputs)
 
     @cached_property
     def fed(self) -> tuple[tuple[str, BundlePort], ...]:
