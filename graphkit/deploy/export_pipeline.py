@@ -31,7 +31,7 @@ from graphkit.graph.operator_traits import COMPARING, MEASURING
 from graphkit.graph.roles import Role, declared_rank, dim_at
 from graphkit.graph.view import Node, Value, find_nodes, walk_breadth_first
 from graphkit.io.byte_source import shown_path
-from graphkit.io.read import CONFIGURATIONS
+from graphkit.io.read import CONFIGURATIONS, find_beside
 from graphkit.model import Model, load
 from graphkit.ops.tensor import Array, element_number
 from graphkit.passes.control_flow.merged_decoders import split_merged
@@ -171,7 +171,7 @@ class Pipeline(Struct, frozen=True, eq=False):
         if (step := self.step) is None or not step.roles.has_slots:
             return
         masks = [value for value in step.roles.all("mask") if declared_rank(value) == 4]
-        settings = decoder_settings(read_settings((path if path.is_dir() else path.parent) / "config.json"))
+        settings = decoder_settings(read_settings(path, "config.json"))
         slots, is_used = count_slots(step, self.first or step), settings.get("use_sliding_window") is not False
         windows = [size for name in WINDOWS if type(size := settings.get(name)) is int]
         if masks and is_used and any(slots is None or size < slots for size in windows):
@@ -332,7 +332,7 @@ def models_by_role(folder: Path, models: Sequence[Model]) -> dict[str, Model]:
     """Return the models of an export as `encoder`, `first`, `step` and `merged`, as many as there are."""
     started = [m for m in models if not m.roles.cache and any(first_states(m, step) for step in models)]
     by_role: dict[str, Model] = {}
-    components = read_settings(folder / MANIFEST).get("components")
+    components = read_settings(folder, MANIFEST).get("components")
     parts = components.values() if isinstance(components, dict) else ()
     listed = {str(part.get("file")) for part in parts if isinstance(part, dict)}
     for model in sorted(models, key=lambda model: model.name not in listed):
@@ -434,8 +434,7 @@ def read_token_settings(path: Path, *, has_encoder: bool) -> TokenSettings:
 
     A decoder that has an encoder starts with the token that begins a text where nothing says otherwise.
     """
-    folder = path if path.is_dir() else path.parent
-    named, configuration = read_generation(folder), read_settings(folder / "config.json")
+    named, configuration = read_generation(path), read_settings(path, "config.json")
     files = named, decoder_settings(configuration)
     ids = {name: next((ids for file in files if (ids := read_tokens(file.get(key)))), ()) for name, key in KEYS.items()}
     starts = ids["start"] or (ids["first"] if has_encoder else ())
@@ -448,22 +447,26 @@ def read_token_settings(path: Path, *, has_encoder: bool) -> TokenSettings:
     return TokenSettings(tokens, ids["ends"], of_generation.generation(tokens["start"], ids["ends"]))
 
 
-def read_generation(folder: Path) -> Mapping[str, object]:
+def read_generation(path: Path) -> Mapping[str, object]:
     """Return what generation_config.json says, or else the same settings of genai_config.json."""
-    named, _, of_genai = (read_settings(folder / name) for name in CONFIGURATIONS)
+    named, _, of_genai = (read_settings(path, name) for name in CONFIGURATIONS)
     parts = (of_genai.get(name) for name in ("model", "search"))
     return named or {key: value for part in parts if isinstance(part, dict) for key, value in part.items()}
 
 
-def read_settings(path: Path) -> Mapping[str, object]:
-    """Return a configuration in JSON, empty where there is none; ModelError for one that cannot be read."""
-    if not path.is_file():
+def read_settings(path: Path, name: str) -> Mapping[str, object]:
+    """Return a configuration in JSON beside models, or above their folder `onnx`, empty where there is none.
+
+    Raises ModelError for one that cannot be read.
+    """
+    file = find_beside(path if path.is_dir() else path.parent, [name]).get(name)
+    if file is None:
         return {}
     try:
-        return {**json.loads(path.read_text(encoding="utf-8"))}
+        return {**json.loads(file.read_text(encoding="utf-8"))}
     except (OSError, TypeError, ValueError, RecursionError) as error:
         raise ModelError(
-            f"it cannot be read: {error}", file=shown_path(path), hint="mend it or move it away"
+            f"it cannot be read: {error}", file=shown_path(file), hint="mend it or move it away"
         ) from error
 
 

@@ -130,8 +130,7 @@ def genai_folder(
     pipeline = find_pipeline(path)
     draft = _draft_folder(pipeline, path)
     frozen = check_frozen_sizes(pipeline.models)
-    folders = (folder, folder.parent) if folder.name == "onnx" else (folder,)
-    config, notes = _make_config(draft.sections, folders, options.max_length)
+    config, notes = _make_config(draft.sections, folder, options.max_length)
     notes += frozen
     found = find_beside(folder, TOKENIZER)
     if "tokenizer.json" not in found:
@@ -314,12 +313,8 @@ def _with_usual_names(model: Model, fed: Mapping[Role, str]) -> Model:
     return Rename(values=tuple(names.items())).run(model).model
 
 
-def _make_config(
-    sections: Mapping[str, Any], folders: tuple[Path, ...], context: int | None
-) -> tuple[dict[str, object], list[str]]:
-    plain: Mapping[str, object] = next(filter(None, (read_settings(place / "config.json") for place in folders)), {})
-    generation: Mapping[str, object] = next(filter(None, map(read_generation, folders)), {})
-    text = decoder_settings(plain)
+def _make_config(sections: Mapping[str, Any], folder: Path, context: int | None) -> tuple[dict[str, object], list[str]]:
+    text, generation = decoder_settings(read_settings(folder, "config.json")), read_generation(folder)
     settings = {**text, **{key: value for key, value in generation.items() if value is not None}}
     ends, pads, begins = (read_tokens(settings.get(f"{name}_token_id")) for name in ("eos", "pad", "bos"))
     sizes = (size for key in CONTEXT if type(size := settings.get(key)) is int and 0 < size <= MOST)
@@ -327,7 +322,7 @@ def _make_config(
     if not ends or context is None:
         missing = "which token ends a text - add generation_config.json"
         missing = "how long a text may be - give --max-length" if ends else missing
-        raise UsageError(f"{shown_path(folders[0])}: nothing beside the models says {missing}")
+        raise UsageError(f"{shown_path(folder)}: nothing beside the models says {missing}")
     tokens = {"bos_token_id": (begins or ends)[0], "eos_token_id": list(ends), "pad_token_id": (pads or ends)[0]}
     usual = {"do_sample": False, "max_length": context, "past_present_share_buffer": False}
     numbers = ((key, generation.get(key)) for key in SEARCH)

@@ -141,10 +141,9 @@ def transformers_js_folder(
     progress("reading")
     pipeline = find_pipeline(path)
     folder = path if path.is_dir() else path.parent
-    folders = (folder, folder.parent) if folder.name == "onnx" else (folder,)
     copied = find_beside(folder, COPIED)
-    settings = next((dict(found) for place in folders if (found := read_settings(place / "config.json"))), None)
-    if settings is None:
+    settings = dict(read_settings(folder, "config.json"))
+    if not settings:
         raise UsageError(f"{shown_path(folder)}: has no config.json, which transformers.js needs - put it there")
     if pipeline.parts:
         raise UsageError(f"{shown_path(folder)}: pictures beside text are not written - make a bundle of it")

@@ -147,7 +147,7 @@ def test_a_detector_needs_the_settings_of_its_pictures_and_no_tokenizer(tmp_path
 def test_configurations_are_copied_and_say_what_the_models_are(tmp_path: Path, run: Run) -> None:
     export = configured(unpacked("marian-tiny", made(tmp_path / "export") / "onnx").parent, eos_token_id=0)
     for name in ("tokenizer.json", "generation_config.json", "preprocessor_config.json", "README.md"):
-        (export / name).write_text(f'"{name}"', encoding="utf-8")
+        (export / name).write_text(f'{{"about": "{name}"}}', encoding="utf-8")
     code, out, err = run("transformers-js", export / "onnx", "-o", tmp_path / "out", "--no-verify")
     assert (code, err) == (0, "")
     assert "Not beside the export, and needed to feed it: tokenizer_config.json." in " ".join(out.split())

@@ -203,6 +203,18 @@ def test_start_tokens_for_each_row_are_none_for_all(tmp_path: Path) -> None:
     assert settings.generation.not_followed == ("decoder_start_token_id",)
 
 
+def test_a_configuration_may_be_above_the_folder_of_the_models(tmp_path: Path) -> None:
+    models = tmp_path / "onnx"
+    models.mkdir()
+    (models / "model.onnx").touch()
+    (tmp_path / "config.json").write_text('{"eos_token_id": 7, "pad_token_id": 3}')
+    for path in (models, models / "model.onnx"):
+        settings = read_token_settings(path, has_encoder=False)
+        assert (settings.ends, settings.tokens["pad"]) == ((7,), 3)
+    (models / "generation_config.json").write_text('{"eos_token_id": 8}')
+    assert read_token_settings(models, has_encoder=False).ends == (8,)
+
+
 def test_what_onnxruntime_genai_is_told_counts_where_nothing_else_says_it(tmp_path: Path) -> None:
     plain = {"model": {"eos_token_id": [7, 9], "pad_token_id": 3}, "search": {"num_beams": 2, "max_length": 64}}
     settings = settings_of(plain, tmp_path, "genai_config.json")
