@@ -185,8 +185,9 @@ class Specializer:
 
     def _known(self, wish: DimSpec) -> DimSpec:
         """Return the dims that a wish fixes: sizes of symbols, and shapes of inputs that are declared without rank."""
-        inputs = Inputs(self._model, self._spec | wish)
-        numbers = {name: size for name, size in sorted(inputs.numbers.items()) if name not in self._dynamic}
+        with _FOLDING:
+            inputs = Inputs(self._model, self._spec | wish)
+            numbers = {name: size for name, size in sorted(inputs.numbers.items()) if name not in self._dynamic}
         kinds = ((name, shape, inputs.declared[name]) for name, shape in wish.inputs)
         unranked = {name: shape for name, shape, kind in kinds if kind and kind.dims is None}
         return self._spec | DimSpec.of(numbers, unranked)

@@ -18,6 +18,7 @@ from graphkit.model import Model, load
 from graphkit.runtime.session import Session
 from graphkit.shapes import DimSpec
 from graphkit.shapes.constraints.legal_sizes import Sizes
+from graphkit.shapes.graph_inputs import Inputs
 from graphkit.verify.input_generator import InputGenerator
 from graphkit.workflows.specialize import Specializer
 
@@ -212,6 +213,20 @@ def test_threads_share_sessions_and_each_is_made_once(small: Model, monkeypatch:
     for given, outputs in zip(jobs, found, strict=True):
         np.testing.assert_array_equal(outputs["y"], expected(given))
     assert len(made) == len(specializer) == 4
+
+
+def test_the_tables_of_the_shape_engine_belong_to_one_thread_at_a_time(
+    small: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    specializer, seen = Specializer(small), list[bool]()
+
+    def watched(*given: object) -> Inputs:
+        seen.append(graphkit.workflows.specialize._FOLDING.locked())
+        return Inputs(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(graphkit.workflows.specialize, "Inputs", watched)
+    specializer.run(feed(2, 3))
+    assert seen == [True]
 
 
 def test_the_model_is_folded_once_for_all_shapes(small: Model, monkeypatch: pytest.MonkeyPatch) -> None:
