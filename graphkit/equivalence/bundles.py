@@ -210,7 +210,7 @@ def original_of(originals: Originals, contract: BundleContract, method: BundleMe
     if not has_past and originals.encoder is not None:
         whole, inputs = _join_models(originals.encoder, decoder)
         links = {name: ENCODER + source for name, source in _link_models(originals.encoder, step).items()}
-        found = MethodOriginal(whole, decoder, cache, axes, has_past, found.kept | links, inputs)
+        found = MethodOriginal(whole, decoder, cache, axes, has_past, found.kept | links, user=inputs)
     return replace(found, whole=_with_fed_dims(found, contract, method))
 
 
