@@ -168,18 +168,15 @@ def external_extent(tensor: TensorProto) -> Extent:
     """Return where the payload of an external tensor lies; ModelError where an entry is missing or no number."""
     hint = "the reference is corrupt; export the model again"
     entries = {entry.key: entry.value for entry in tensor.external_data}
-    numbers: dict[str, int | None] = {"offset": 0, "length": None}
-    for key in numbers:
-        if key in entries:
-            if not entries[key].isascii() or not entries[key].isdigit() or len(entries[key]) > 19:
-                problem = f"external data has the {key} '{entries[key][:40]}', not a number of bytes"
-                raise ModelError(problem, tensor=tensor.name, hint=hint)
-            numbers[key] = int(entries[key])
-    location = entries.get("location")
+    location, offset, length = map(entries.get, ("location", "offset", "length"))
+    for key, number in (("offset", offset), ("length", length)):
+        if number is not None and not (number.isascii() and number.isdigit() and len(number) <= 19):
+            problem = f"external data has the {key} '{number[:40]}', not a number of bytes"
+            raise ModelError(problem, tensor=tensor.name, hint=hint)
     if not location or type(location) is not str:  # protobuf gives bytes where a string is not UTF-8
         where = f"at {location!r:.80}, which is not UTF-8" if location else "without a location"
         raise ModelError(f"external data {where}", tensor=tensor.name, hint=hint)
-    return Extent(location, numbers["offset"] or 0, numbers["length"])
+    return Extent(location, int(offset or 0), None if length is None else int(length))
 
 
 def refer_to_bytes(tensor: TensorProto, location: str, offset: int, length: int) -> None:

@@ -59,7 +59,7 @@ class NodeRewrite(Rewrite):
 
     def edit(self, editor: Editor) -> None:
         for node in editor.nodes(*self.operators):
-            if node.input(0) is not None and node.outputs and node.outputs[0] is not None:
+            if node.inputs and node.inputs[0] is not None and node.outputs and node.outputs[0] is not None:
                 try:
                     self.edit_node(editor, node)
                 except (MatchFailure, ModelError) as failure:

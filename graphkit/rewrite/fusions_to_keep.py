@@ -73,13 +73,13 @@ def climb_inputs(node: Node, *path: Step) -> list[Node] | None:
     """Follow inputs to their producers: (index, operators...) for each step, None for whichever input it is."""
     producers: list[Node] = []
     for index, *operators in path:
-        candidates = node.inputs if index is None else [node.input(int(index))]
-        makers = [value.producer for value in candidates if value is not None]
-        here = [maker for maker in makers if maker is not None and maker.operator in operators]
-        if not here:
+        for value in node.inputs if index is None else node.inputs[int(index) : int(index) + 1]:
+            maker = value.producer if value is not None else None
+            if maker is not None and maker.operator in operators:
+                producers.append(node := maker)
+                break
+        else:
             return None
-        node = here[0]
-        producers.append(node)
     return producers
 
 
