@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, MutableSequence, Sequence
 from typing import Any, NamedTuple
@@ -24,7 +25,6 @@ from graphkit.graph.view import (
     domain_of,
     functions_of,
     nodes_of,
-    with_bodies,
 )
 from graphkit.model import Model
 from graphkit.rewrite.base import Declined, Outcome, copy_proto, keep_members, replace_members
@@ -263,7 +263,10 @@ def remove_dead_code(model: Model) -> Outcome:
     if not _may_have_dead_code(model):
         return Outcome(model)
     proto = copy_proto(model)
-    removed = clean_proto(proto)
+    before = sum(1 for _ in nodes_of(proto))
+    _remove_dead_nodes(proto)
+    removed = before - sum(1 for _ in nodes_of(proto))
+    _remove_functions(proto)
     if proto.ByteSize() == model.proto.ByteSize():  # nothing is added, so nothing was removed
         return Outcome(model)
     return Outcome(model.with_proto(proto), (count_things(removed, "node(s) removed"),) if removed else ())
@@ -289,21 +292,29 @@ def without_outputs(model: Model) -> Declined | None:
     return Declined(model.name, reason)
 
 
-def clean_proto(proto: onnx.ModelProto) -> int:
-    """Remove the dead code of a sound model, in place, and return the number of nodes removed."""
-    removed = _clean_graph(proto.graph, _follow_needs(proto.graph.node, _info_names(proto.graph.output)))
+def clean_proto(proto: onnx.ModelProto) -> None:
+    """Remove the dead code of a sound model, in place."""
+    _remove_dead_nodes(proto)
+    _remove_functions(proto)
+
+
+def _remove_dead_nodes(proto: onnx.ModelProto) -> None:
+    _clean_graph(proto.graph, _follow_needs(proto.graph.node, _info_names(proto.graph.output)))
     for function in proto.functions:
         needs = _follow_needs(function.node, function.output)
-        removed += _clean_nodes(function.node, needs)
+        _clean_nodes(function.node, needs)
         used = needs.names.intersection([*function.input, *needs.made])
         keep_members(function.value_info, [info.name in used for info in function.value_info])
-    while proto.functions:  # those go that nothing calls, or only such as go
+
+
+def _remove_functions(proto: onnx.ModelProto) -> None:
+    """Remove the functions that nothing calls, or only such as go."""
+    while proto.functions:
         called = {(domain_of(as_text(node.domain)), as_text(node.op_type)) for node in nodes_of(proto)}
         stays = [(function.domain, function.name) in called for function in proto.functions]
         if all(stays):
             break
         keep_members(proto.functions, stays)
-    return removed
 
 
 def live_names(graph: onnx.GraphProto) -> Collection[str]:
@@ -361,9 +372,9 @@ def _defined_names(graph: onnx.GraphProto) -> Iterator[str]:
     yield from (sparse.values.name for sparse in graph.sparse_initializer)
 
 
-def _clean_graph(graph: onnx.GraphProto, needs: _Needs) -> int:
+def _clean_graph(graph: onnx.GraphProto, needs: _Needs) -> None:
     used = needs.names.intersection([*needs.made, *_defined_names(graph)])
-    removed = _clean_nodes(graph.node, needs)
+    _clean_nodes(graph.node, needs)
     annotations = graph.quantization_annotation
     keep_members(annotations, [annotation.tensor_name in used for annotation in annotations])
     used_or_named = {*used, *_info_names(graph.input)}
@@ -371,12 +382,9 @@ def _clean_graph(graph: onnx.GraphProto, needs: _Needs) -> int:
     keep_members(graph.initializer, [tensor.name in used_or_named for tensor in graph.initializer])
     keep_members(graph.sparse_initializer, [sparse.values.name in used_or_named for sparse in graph.sparse_initializer])
     keep_members(graph.value_info, [info.name in used for info in graph.value_info])
-    return removed
 
 
-def _clean_nodes(nodes: MutableSequence[onnx.NodeProto], needs: _Needs) -> int:
-    removed = sum(_clean_graph(*body) for bodies in needs.bodies.values() for body in bodies)
-    gone = (node for node, stays in zip(nodes, needs.nodes, strict=True) if not stays)
-    removed += sum(1 for _ in with_bodies(gone))
+def _clean_nodes(nodes: MutableSequence[onnx.NodeProto], needs: _Needs) -> None:
+    for body in itertools.chain.from_iterable(needs.bodies.values()):
+        _clean_graph(*body)
     keep_members(nodes, needs.nodes)
-    return removed
