@@ -62,13 +62,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
     "Check": ("verify", "compare", "diff"),
     "More": ("explain", "examples", "targets", "providers", "judges", "program", "rewrite", "schema", "completion"),
 }
-MODULES = {
-    "Look": "read",
-    "Change": "rewrite",
-    "Deploy": "deploy",
-    "Check": "proof",
-    "More": "list",
-}  # of most commands
+MODULES = dict(zip(GROUPS, ("read", "rewrite", "deploy", "proof", "list"), strict=True))  # of most commands
 OTHERS = {"report": "report_command", "program": "read_commands", "rewrite": "rewrite_commands"}
 OTHERS |= {"completion": "shell_completion"}
 COMMANDS: Mapping[str, str] = {  # and their modules
@@ -110,10 +104,8 @@ def _short_records(context: click.Context) -> Iterator[tuple[str, str]]:
         is_rare = getattr(option, "is_rare", option.name == "help")  # the reader has found --help
         if not isinstance(option, click.Option) or is_rare:
             continue
-        names, text = (
-            ", ".join(sorted(option.opts, key=len)),
-            re.split("[.;:] ", option.help or "")[0].rstrip(".") + ".",
-        )
+        names = ", ".join(sorted(option.opts, key=len))
+        text = re.split("[.;:] ", option.help or "")[0].rstrip(".") + "."
         if option.required:
             text = f"{text.rstrip('.')} (required)."
         if isinstance(option.type, click.Choice):

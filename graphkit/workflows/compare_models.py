@@ -224,7 +224,7 @@ class _Comparison(Struct, eq=False, dict=True):
             hint = f"tell which is which with --map A_NAME=B_NAME, such as --map {shlex.quote(f'{value.name}={name}')}"
             have = family_labels(arrays)
             raise UsageError(f"{dumps.label}: none of its arrays has the name of a tensor of A: {have} - {hint}")
-        proto, rows = onnx.ModelProto(), dict[str, str]()
+        proto, rows, told = onnx.ModelProto(), dict[str, str](), dict[str, str]()
         for pair in pairs:
             dims, shape = known_dims(a, pair.a), dumps.claimed_array(pair.theirs).shape
             if pair.a.producer is None or len(dims) != 3 or shape not in ((dims[0], dims[2]), (dims[0], 1, dims[2])):
@@ -238,10 +238,9 @@ class _Comparison(Struct, eq=False, dict=True):
             proto.graph.initializer.append(make_tensor(f"{name} index", TensorProto.INT64, last, [dims[1] - 1]))
             proto.graph.node.append(make_gather(pair.a.name, f"{name} index", 1, name, name=name).to_proto())
             proto.graph.output.append(onnx.ValueInfoProto(name=name))
-            rows[name] = pair.a.name
+            rows[name], told[name] = pair.a.name, pair.theirs
         if not rows:
             return a, pairs, rows
-        told = {name: pair.theirs for name, row in rows.items() for pair in pairs if pair.a.name == row}
         rest = {name: name_in_b for name, name_in_b in names.items() if name not in rows.values()}
         a = Side(a.model.with_proto(proto), a.feed, a.provider, a.placed)
         return a, match_dumps(a, dumps, {**rest, **told}), rows

@@ -38,13 +38,7 @@ from graphkit.shapes import declarations
 from graphkit.verify.rewrite_proof import RewriteProof, SplitProof, proof_blocks, proof_outcome
 from graphkit.verify.rewrite_verifier import verify_extract, verify_rewrite
 from graphkit.verify.split_verifier import verify_split
-from graphkit.workflows.file_proof import (
-    REWRITTEN,
-    Claim,
-    Evidence,
-    FileReport,
-    FileRewrite,
-)
+from graphkit.workflows.file_proof import REWRITTEN, Claim, Evidence, FileReport, FileRewrite
 
 AGAIN = {ExtractSubgraph.name(): " --part", Rename.name(): " --map OLD=NEW"}  # flags that run the proof again, by pass
 

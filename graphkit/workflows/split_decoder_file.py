@@ -24,11 +24,7 @@ from graphkit.shapes import declarations
 from graphkit.verify.latency import costs_before_and_after
 from graphkit.verify.rewrite_proof import ProvenReport, SplitProof, proof_blocks, proof_outcome
 from graphkit.verify.split_verifier import verify_split
-from graphkit.workflows.file_proof import (
-    WRITTEN,
-    SplitFile,
-    copied_text,
-)
+from graphkit.workflows.file_proof import WRITTEN, SplitFile, copied_text
 
 FIRST_NAME, PAST_NAME = "decoder_model.onnx", "decoder_with_past_model.onnx"
 DATA_NAME = "decoder_shared.onnx_data"
