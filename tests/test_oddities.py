@@ -31,9 +31,12 @@ from graphkit.graph.names import family_label
 from graphkit.graph.operator_traits import VALUE_INPUTS
 from graphkit.graph.roles import zero_length_outputs
 from graphkit.model import Model
+from graphkit.passes.fold_pipeline import fold
+from graphkit.passes.registry import parse_pipeline
 from graphkit.render.document_blocks import Column, Prose, Table
 from graphkit.render.markdown import _cell_text, escape_markdown
 from graphkit.render.result import Result
+from graphkit.rewrite.base import run_passes
 
 RENDERER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
@@ -152,6 +155,17 @@ def test_domains_and_graph_names_that_are_not_utf8_are_written_out(letters: str)
     raw = onnx.parser.parse_model(source).SerializeToString().replace(letters.encode(), b"\xffab")
     made = report(Model.from_proto(onnx.ModelProto.FromString(raw)))
     assert "\\xffab" in made.to_text() + made.to_markdown() + made.to_html() + made.to_json()
+
+
+@pytest.mark.parametrize(
+    ("passes", "dim"),
+    [("rename{dims=\\xffab=batch}", "batch"), ("set-dims{dims=n=2}", "\\xffab"), ("fold-shapes", "\\xffab")],
+)
+def test_a_dim_whose_name_is_not_utf8_has_its_bytes_as_escapes(passes: str, dim: str) -> None:
+    source = '<ir_version: 10, opset_import: ["" : 18]> g (float[QQQ, n] x) => (float[QQQ, n] y) { y = Relu (x) }'
+    raw = onnx.parser.parse_model(source).SerializeToString().replace(b"QQQ", b"\xffab")
+    made = run_passes(Model.from_proto(onnx.ModelProto.FromString(raw)), parse_pipeline(passes)).model
+    assert [port.shape[0] for port in interface(fold(made).model).inputs] == [dim]
 
 
 def test_an_operator_that_no_function_of_its_domain_defines_is_custom() -> None:

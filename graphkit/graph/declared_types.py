@@ -95,7 +95,7 @@ def _declared_dims(kind: onnx.TypeProto.Tensor | onnx.TypeProto.SparseTensor) ->
     def read_dim(dim: onnx.TensorShapeProto.Dimension) -> Dim:
         if dim.HasField("dim_value"):
             return dim.dim_value if dim.dim_value >= 0 else None
-        return str(dim.dim_param) or None
+        return as_text(dim.dim_param) or None
 
     return tuple(map(read_dim, kind.shape.dim)) if kind.HasField("shape") else None
 

@@ -27,7 +27,7 @@ from onnx import TensorShapeProto
 from graphkit.graph.declared_types import Dim, declared_type
 from graphkit.graph.names import group_pairs
 from graphkit.graph.roles import MASKS, Role, Roles
-from graphkit.graph.view import Value
+from graphkit.graph.view import Value, as_text
 from graphkit.model import Model
 from graphkit.symbolic.algebra import ceil_div, floor_div, lower, maximum, minimum, modulo
 from graphkit.symbolic.expr import WORD, Bound, Expr, TooComplexError, const, symbol
@@ -106,10 +106,11 @@ class DeclaredInputs(Struct, frozen=True, eq=False):
         return (self.dims[place[0]] or ())[place[1]]
 
 
-def read_dim(text: str | int, names: Collection[str]) -> Expr:
+def read_dim(text: str | bytes | int, names: Collection[str]) -> Expr:
     """Return the dim that a text stands for in a model whose inputs declare some names; a number is itself."""
     if isinstance(text, int):
         return Expr.of(text)
+    text = as_text(text)
     dim = symbol(text) if text in names else parse(text)
     return dim if dim.symbols else symbol(text)
 

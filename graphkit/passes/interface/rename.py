@@ -9,7 +9,7 @@ from graphkit.errors import UsageError, did_you_mean
 from graphkit.graph.declared_types import declared_dims
 from graphkit.graph.names import find_value
 from graphkit.graph.roles import Axis
-from graphkit.graph.view import Scope, Value, graphs_with_scopes
+from graphkit.graph.view import Scope, Value, as_text, graphs_with_scopes
 from graphkit.model import Model
 from graphkit.passes.shapes.declare_shapes import InferOutputShapes
 from graphkit.rewrite import Outcome, Pass, copy_proto
@@ -236,7 +236,7 @@ def _declared_symbols(model: Model) -> set[str]:
     names, symbols = declared_inputs(model).groups, set[str]()
     for graph, _ in graphs_with_scopes(model.proto.graph, model.graph):
         for dim in declared_dims_in((*graph.input, *graph.output, *graph.value_info)):
-            is_name = dim.dim_param and not dim.dim_param.startswith("?")
+            is_name = dim.dim_param and not as_text(dim.dim_param).startswith("?")
             symbols |= read_dim(dim.dim_param, names).symbols if is_name else set()
     return symbols
 
