@@ -229,12 +229,11 @@ class _Buffers(Struct):
     steps: list[Moment] = field(default_factory=list)
     inside: dict[int, _ScopePeak] = field(default_factory=dict)  # the peak inside of the node of a step
 
-    def add(self, value: Value, size: int) -> _Buffer:
-        self.every.append(buffer := _Buffer(value, size, len(self.steps)))
-        self.now += size
-        return buffer
-
-    def need(self, value: Value, buffer: _Buffer, position: int) -> None:
+    def place(self, value: Value, size: int, position: int, buffer: _Buffer | None = None) -> None:
+        """Put a value into a buffer, else into a new one of a size, which it needs up to a position."""
+        if buffer is None:
+            self.every.append(buffer := _Buffer(value, size, len(self.steps)))
+            self.now += size
         self.roots[value] = buffer
         if position > buffer.needed:
             buffer.needed = position
@@ -288,7 +287,7 @@ class _Run:
             self.running.append(scope)
             plan, there = self.memory.plan(scope), _Buffers()
             for value in states:
-                there.need(value, there.add(value, self._bytes(value)), plan.last.get(value, len(plan.steps)))
+                there.place(value, self._bytes(value), plan.last.get(value, len(plan.steps)))
             for position, (node, outputs) in enumerate(plan.steps):
                 inside, is_loop = EMPTY, False
                 if node.bodies or self.memory.functions:
@@ -302,18 +301,16 @@ class _Run:
                     shared = there.roots.get(output.source) if output.source is not None else None
                     if output.kind == VIEW and shared is None:  # it is one of the caller's
                         continue
-                    if shared is None or (output.kind == IN_PLACE_OF and not self._is_free(shared, value, position)):
-                        shared = there.add(value, self._bytes(value))
-                    there.need(value, shared, output.last)
+                    size = 0 if output.kind == VIEW else self._bytes(value)
+                    if shared and output.kind == IN_PLACE_OF:  # if nothing needs it afterwards, and it is as large
+                        is_free = shared.last is None and shared.needed <= position and shared.bytes == size
+                        shared = shared if is_free else None
+                    there.place(value, size, output.last, shared)
                 there.step(node, inside if is_loop else EMPTY)
                 there.free_unneeded(position)
             self.peaks[scope] = there.peak()
             self.running.pop()
         return self.peaks[scope]
-
-    def _is_free(self, buffer: _Buffer, value: Value, position: int) -> bool:
-        """Whether a value can be written into a buffer, which nothing needs afterwards and which is as large."""
-        return buffer.last is None and buffer.needed <= position and buffer.bytes == self._bytes(value)
 
     def _bytes(self, value: Value) -> int:
         key = id(self.memory.shapes.table.get(value))

@@ -412,8 +412,8 @@ def _model_problems(model: Model) -> Iterator[Finding]:
         yield Finding("invalid-graph", where, text, node.path, len(wrong))
     # What keeps onnxruntime from loading a model although no run meets it: names twice (a Constant becomes a tensor),
     # and branches that never run, of which there is none where inputs decide
-    every = [(node.scope, node.proto.name) for node in all_nodes(model.scopes) if not node.is_op("Constant")]
-    named = [place for place in every if place[1]]
+    others = (node for node in all_nodes(model.scopes) if not node.is_op("Constant"))
+    named = [(node.scope, name) for node in others if (name := node.proto.name)]
     is_repeated = len(set(named)) < len(named)
     if not is_repeated and all(map(trace_condition, find_nodes(model.scopes, "If"))):
         return

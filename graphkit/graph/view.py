@@ -542,12 +542,10 @@ class _Builder:
             for position, value in enumerate(inputs):
                 if value is not None:
                     value.consumers.append((node, position))
-            bodies: dict[str, Scope] = {}
             for name, graph in body_graphs(proto) if node.attributes else ():
-                bodies[name] = Scope(f"{node.path}/{name}", scope, node, scope.opsets)
-                self.fill_graph(bodies[name], graph)
-            if bodies:
-                node.bodies = bodies
+                body = Scope(f"{node.path}/{name}", scope, node, scope.opsets)
+                node.bodies = {**node.bodies, name: body}
+                self.fill_graph(body, graph)
             outputs = [self.produce(node, i, name) if name else None for i, name in enumerate(proto.output[:])]
             node.connect(tuple(inputs), tuple(outputs))
         scope.nodes = tuple(nodes)

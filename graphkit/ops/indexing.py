@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from onnx import TensorProto
@@ -212,13 +211,10 @@ def indices_inside(view: NodeView, ranges: ValueRangeAnalysis) -> Iterator[Preco
         return
     for column, size in zip(columns, sizes, strict=False):
         ends = ranges.range(column) if is_known(size) else None
-        if ends is not None and not _is_inside(size, ends.low, ends.high):
+        if ends is None or (upper(ends.high) < lower(size) and lower(ends.low) >= -lower(size)):
+            continue
+        if lower(size - 1 - ends.high) < 0 or lower(ends.low + size) < 0:
             yield Index(ends.low, ends.high, size, count if is_known(count) else const(1), says)
-
-
-@lru_cache(maxsize=1024)  # layers repeat
-def _is_inside(size: Expr, low: Expr, high: Expr) -> bool:
-    return lower(size - 1 - high) >= 0 and lower(low + size) >= 0
 
 
 def _index_columns(node: Node) -> Sequence[Value | None]:

@@ -92,8 +92,7 @@ class Editor(Edits):
 
     def is_free(self, node: Node) -> bool:
         """Whether an edit may take a node: no edit has taken it, and no fusion needs it."""
-        is_taken = node in self.replaced or node in self.inputs or node in self.before
-        return not is_taken and node not in self._fused_nodes
+        return not (node in self.replaced or node in self.inputs or node in self.before or node in self._fused_nodes)
 
     def is_fused(self, node: Node | None) -> bool:
         """Whether a fusion of onnxruntime needs a node unchanged."""
@@ -180,20 +179,20 @@ class Editor(Edits):
         """Record why a node stays unchanged."""
         self.declined.append(Declined(node.path, reason))
 
-    def decline_failed(self, node: Node, failure: MatchFailure | ModelError) -> None:
-        """Record why a node stays unchanged where a matcher has raised its failure, or a data file is missing."""
-        if isinstance(failure, ModelError):
-            self.decline(node, str(failure))
-        elif failure.reason:
-            self.decline(failure.node or node, failure.reason)
-
     @contextmanager
     def matching(self, node: Node) -> Iterator[None]:
-        """Record what is raised inside: see `decline_failed`."""
+        """Record why a node stays unchanged where a matcher inside raises its failure, or a data file is missing."""
         try:
             yield
         except (MatchFailure, ModelError) as failure:
             self.decline_failed(node, failure)
+
+    def decline_failed(self, node: Node, failure: MatchFailure | ModelError) -> None:
+        """Record the failure of a matcher, or that a data file is missing."""
+        if isinstance(failure, ModelError):
+            self.decline(node, str(failure))
+        elif failure.reason:
+            self.decline(failure.node or node, failure.reason)
 
     def bypass(self, node: Node, source: Value | str) -> bool:
         """Let the consumers of a node's first output read an equal value; a graph output keeps its name.

@@ -202,7 +202,8 @@ class Edits:
         self._rebuild_graph(self.model.graph, proto.graph, first, dirty)
         add_functions(proto, self.functions.values())
         if clean:
-            clean_proto(proto)
+            _remove_dead_nodes(proto)
+            _remove_functions(proto)
         return self.model.with_proto(proto)
 
     def _rebuild_graph(
@@ -228,9 +229,9 @@ class Edits:
                     if value in self.renamed:
                         proto.output[index] = self.renamed[value]
             nodes.append(proto)
-            pairs = zip(body_graphs(proto), node.bodies.values(), strict=True) if node.bodies else ()
-            for (_, body_graph), body in pairs:
-                self._rebuild_graph(body, body_graph, [], dirty)
+            if node.bodies:
+                for (_, body_graph), body in zip(body_graphs(proto), node.bodies.values(), strict=True):
+                    self._rebuild_graph(body, body_graph, [], dirty)
         for annotation in graph.quantization_annotation:
             tensor = scope.find(annotation.tensor_name)
             if tensor in self.renamed:
@@ -263,9 +264,8 @@ def remove_dead_code(model: Model) -> Outcome:
     if not _may_have_dead_code(model):
         return Outcome(model)
     proto = copy_proto(model)
-    before = sum(1 for _ in nodes_of(proto))
     _remove_dead_nodes(proto)
-    removed = before - sum(1 for _ in nodes_of(proto))
+    removed = sum(1 for _ in nodes_of(model.proto)) - sum(1 for _ in nodes_of(proto))
     _remove_functions(proto)
     if proto.ByteSize() == model.proto.ByteSize():  # nothing is added, so nothing was removed
         return Outcome(model)
@@ -292,13 +292,8 @@ def without_outputs(model: Model) -> Declined | None:
     return Declined(model.name, reason)
 
 
-def clean_proto(proto: onnx.ModelProto) -> None:
-    """Remove the dead code of a sound model, in place."""
-    _remove_dead_nodes(proto)
-    _remove_functions(proto)
-
-
 def _remove_dead_nodes(proto: onnx.ModelProto) -> None:
+    """Remove the nodes and tensors of a sound model that nothing needs, in place."""
     _clean_graph(proto.graph, _follow_needs(proto.graph.node, _info_names(proto.graph.output)))
     for function in proto.functions:
         needs = _follow_needs(function.node, function.output)

@@ -439,9 +439,8 @@ class _Engine:
         self.table.update(self.seen_functions)
         first.table.update(first.seen_functions)
         rewriter = inferred_shapes.scope_rewriters(self.notes.equalities)
-        table: Mapping[Value, Tensor] = self.table
-        if self.notes.equalities:
-            table = {value: rewriter(value.scope).tensor(tensor) for value, tensor in table.items()}
+        pairs = self.table.items() if self.notes.equalities else ()
+        table = {value: rewriter(value.scope).tensor(tensor) for value, tensor in pairs} or self.table
         noted = [engine.notes.preconditions for engine in passes]
         noted.append([(node, each.with_exprs(rewriter(node.scope).expr)) for node, each in self.notes.preconditions])
         return inferred_shapes.Shapes(

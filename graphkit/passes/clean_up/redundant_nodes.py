@@ -188,9 +188,8 @@ def _known_numbers(editor: Editor, node: Node) -> Key | None:
     Others are computed anew from the dims of inputs: see rematerialize-shapes.
     """
     tensor = editor.shapes[node.results[0]]
-    if not tensor.may_have_data or tensor.dtype not in INTEGERS:
+    if not (tensor.may_have_data and tensor.dtype in INTEGERS and (elements := tensor.elements)):
         return None
-    elements = tensor.elements or ()
     exprs = tuple(each for each in elements if isinstance(each, Expr))
     is_short = node.is_op("Shape") and len(exprs) == 1
     if len(exprs) < len(elements) or not exprs or (not is_short and all(map(is_known, exprs))):

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from graphkit.graph.new_nodes import RESHAPE_SINCE, make_reshape
-from graphkit.graph.operator_traits import EXTREMES, RESHAPING, UNARY, broadcasts_inputs
+from graphkit.graph.operator_traits import EXTREMES, RESHAPING, UNARY, broadcasts_inputs, is_elementwise
 from graphkit.graph.view import Node, Value, follow_chain
 from graphkit.ops.tensor import Dims, dims_product
 from graphkit.rewrite import Editor, MatchFailure, NewNode, NodeInput, NodeRewrite, copy_node
@@ -289,16 +289,12 @@ class CancelReshapes(NodeRewrite):
         before, after = (editor.shapes[value].dims for value in (node.operand(0), node.result()))
         if before is None or after is None or before == after or node.scope.opset() < RESHAPE_SINCE:
             return
-        if not any(_is_elementwise(reader) for reader, _ in node.result().consumers):
+        if not any(is_elementwise(reader) for reader, _ in node.result().consumers):
             return
         region = _Region(editor, node, before, after)
         if region.saved_nodes > 0:
             region.write()
             editor.note("Reshape(s) around elementwise nodes removed", region.saved_nodes)
-
-
-def _is_elementwise(node: Node) -> bool:
-    return node.operator in UNARY or broadcasts_inputs(node)
 
 
 class _Region(Struct):
@@ -359,7 +355,11 @@ class _Region(Struct):
         outs = node.results
         if node.operator in EXTREMES and any(value.constant is not None for value in node.operands):
             return False
-        if not _is_elementwise(node) or not self.editor.is_free(node) or node.scope is not self.first.scope:
+        if (
+            not (node.operator in UNARY or broadcasts_inputs(node))
+            or not self.editor.is_free(node)
+            or node.scope is not self.first.scope
+        ):
             return False
         if len(outs) != 1 or not self.editor.is_untouched(outs[0]) or self.editor.shapes[outs[0]].dims != self.after:
             return False
