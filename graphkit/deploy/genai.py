@@ -320,7 +320,7 @@ def _make_config(sections: Mapping[str, Any], folder: Path, context: int | None)
     sizes = (size for key in CONTEXT if type(size := settings.get(key)) is int and 0 < size <= MOST)
     context = context or next(sizes, None)
     if not ends or context is None:
-        missing = "which token ends a text - add generation_config.json"
+        missing = "which token ends a text - add eos_token_id to generation_config.json"
         missing = "how long a text may be - give --max-length" if ends else missing
         raise UsageError(f"{shown_path(folder)}: nothing beside the models says {missing}")
     tokens = {"bos_token_id": (begins or ends)[0], "eos_token_id": list(ends), "pad_token_id": (pads or ends)[0]}
