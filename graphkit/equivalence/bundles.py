@@ -165,7 +165,10 @@ class MethodOriginal(Struct, frozen=True, eq=False, dict=True):
         past, zero, one = edit.number(0), edit.number(0), edit.number(1)
         if self.grown is not None and self.grown.past is not None:
             past = past_length(edit, self.grown.past.name, self.grown.axis)
-        if mask := self.role("mask"):
+        mask = self.role("mask")
+        if mask and len(self.ports[mask].type.tensor_type.shape.dim) != 2:
+            raise UnknownError("its positions are counted from a mask that is no list for each row")
+        if mask:
             sums = edit.add("CumSum", [edit.add("Cast", [mask], f"{OWN}mask", to=TensorProto.INT64), one], f"{OWN}sums")
             found = edit.add("Max", [edit.add("Sub", [sums, one], f"{OWN}before"), zero], f"{OWN}positions")
             edit.append(make_slice(found, past, edit.number(MOST), one, out=positions))
