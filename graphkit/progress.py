@@ -165,6 +165,7 @@ SHARE = 4  # a model may take one part in so many of the machine's memory
 LEAST_MEMORY = 1 << 30
 COPIES = 3  # of its weights: as parsed, as onnxruntime keeps them, as its kernels like them
 HELD_RUNS = 16  # whose outputs are held at once, to be compared
+FEW_RUNS = 4  # the same where only the last ones are: a cache that a step gives and the next one takes, copied each
 LEAST_OUTPUTS = 256 << 20
 MOST_INPUTS = 1 << 30
 INPUTS_PER_SECOND = 32 << 20  # bytes of random numbers that a slow processor makes

@@ -7,6 +7,7 @@ first step. The loop is for proofs and measurements, not for serving.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -17,6 +18,7 @@ from graphkit.graph.cache_entries import Slot
 from graphkit.graph.mask_polarity import make_open_mask
 from graphkit.graph.roles import Role
 from graphkit.model import Model, ModelLike, as_model
+from graphkit.progress import FEW_RUNS
 from graphkit.runtime.session import IsolatedSession, Runner, as_read
 from graphkit.shapes.constraints.legal_sizes import Sizes
 from graphkit.verify.input_generator import InputGenerator
@@ -50,7 +52,8 @@ class Decoder(Struct):
     ) -> Decoder:
         """Return a decoder of one model (merged, decoder-only) or of a pair."""
         models = [as_model(model) for model in (first, later) if model is not None]
-        sessions = [IsolatedSession(as_read(model), optimize=optimize, threads=threads) for model in models]
+        options: dict[str, Any] = {"optimize": optimize, "threads": threads, "held_runs": FEW_RUNS}
+        sessions = [IsolatedSession(as_read(model), **options) for model in models]
         return cls(models[0], models[-1], sessions[0], sessions[-1])
 
     def start(self, feed: Mapping[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[Slot, np.ndarray]]:

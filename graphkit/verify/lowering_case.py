@@ -22,6 +22,7 @@ from graphkit.hosts import Host
 from graphkit.hosts.method_feeds import Inputs
 from graphkit.hosts.numpy_host import Ids, Tokens, source_and_inputs
 from graphkit.model import Model
+from graphkit.progress import FEW_RUNS
 from graphkit.runtime.providers import CPU, Provider
 from graphkit.runtime.session import IsolatedSession
 from graphkit.verify.cause_search import Differ, largest_multiple, with_attributes
@@ -129,7 +130,8 @@ class IsolatedMethods:
         model, opened = self.models.get(method.name), self._opened.get(method.name)
         if opened is None or opened[0] is not model:
             source = self.folder / method.file if model is None else model
-            opened = model, IsolatedSession(source, optimize=not self.provider.is_cpu, provider=self.provider)
+            is_cpu = self.provider.is_cpu
+            opened = model, IsolatedSession(source, optimize=not is_cpu, provider=self.provider, held_runs=FEW_RUNS)
             self.placed.update(opened[1].placed)
             self._opened[method.name] = opened
         self.fed[method.name] = {name: array.copy() for name, array in feed.items()}

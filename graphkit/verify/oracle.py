@@ -26,13 +26,13 @@ from graphkit.graph.new_nodes import make_slice
 from graphkit.graph.roles import declared_rank, dim_at
 from graphkit.graph.view import Node, Value, unwrap_value
 from graphkit.model import Model
+from graphkit.progress import FEW_RUNS
 from graphkit.runtime.session import IsolatedSession, as_read
 from graphkit.shapes.constraints.dim_equalities import forced_sizes
 from graphkit.verify.decoding import Decoder
 from graphkit.verify.probe_inputs import KEEPING, InputProbe, fixed_length, nearest_length
 
 Arrays = dict[str, np.ndarray]
-RUNS_AT_ONCE = 4  # the last one, and its cache as inputs of the next, each once more on its way
 TOKENS, TO_THE_END = 1, 2**63 - 1
 ALONE = ("Tanh", "Identity", "Cast")  # operators of one input, which treat each number alone
 BESIDE = ("Add", "Sub", "Mul", "Div")  # with constants that are the same for each token
@@ -76,7 +76,7 @@ class Oracle:
 
     def _open_session(self, model: Model, chosen: Model | None = None) -> IsolatedSession:
         source = chosen or (model if self._is_changed else as_read(model))
-        return IsolatedSession(source, optimize=self._optimize, prepack=self._prepack, held_runs=RUNS_AT_ONCE)
+        return IsolatedSession(source, optimize=self._optimize, prepack=self._prepack, held_runs=FEW_RUNS)
 
     def encode(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Empty the cache, run the encoder, and return its outputs by name; none without an encoder.

@@ -710,3 +710,15 @@ def test_what_agrees_beside_outputs_that_match_none_is_no_success() -> None:
         in found.to_text(200)
     )
     assert compare_models(a, b, options=CompareOptions(names=(("z", "t"),))).divergences[0].tensor == "z"
+
+
+@pytest.mark.slow
+def test_one_large_tensor_is_compared_though_sixteen_such_could_not_be_held() -> None:
+    """Such as a table of words that is transposed for the logits: 151,936 rows of 1,024 are 0.6 GB."""
+    graph = "g (float[n] x) => (float[n] y) {{ table = ConstantOfShape (size) best = ReduceMax (table) y = {} }}"
+    a, b = (model(graph.format(last), size=np.array([75_000_000])) for last in ("Add (x, best)", "Add (best, x)"))
+    limits = Limits(memory=1_600_000_000)
+    assert limits.outputs() < 300_000_000
+    found = compare_models(a, b, options=CompareOptions(limits=limits))
+    assert not found.divergences
+    assert "table" in {each.a for each in found.tensors}

@@ -29,7 +29,7 @@ from graphkit.graph.names import group_pairs
 from graphkit.graph.view import Node, Value, walk_breadth_first
 from graphkit.matching.value_matching import Dims, GraphSide
 from graphkit.model import Model
-from graphkit.progress import DEFAULT_LIMITS, Limits
+from graphkit.progress import DEFAULT_LIMITS, FEW_RUNS, Limits
 from graphkit.runtime.providers import CPU, Provider
 from graphkit.runtime.session import IsolatedSession
 from graphkit.shapes import DimSpec, Shapes, infer
@@ -244,7 +244,7 @@ class Steps:
         outputs = [v for v in computed if v not in self.unholdable and (v in requested or self._is_needed(v))]
         self.done = before
         part, inputs = self._make_part(nodes, outputs)
-        with IsolatedSession(part, prepack=False, provider=self.provider) as session:
+        with IsolatedSession(part, prepack=False, provider=self.provider, held_runs=FEW_RUNS) as session:
             self.placed.update(session.placed)
             arrays = session.run(inputs)
         return {value: arrays[value.name] for value in outputs}
@@ -253,7 +253,7 @@ class Steps:
     def load_part(self, value: Value) -> Iterator[Callable[[Mapping[Value, np.ndarray]], np.ndarray]]:
         """Load what gives a value, once, and give a function that runs it with other arrays for what is held."""
         part, inputs = self._make_part(self.relevant & self._needed_nodes([value], self.held), [value])
-        with IsolatedSession(part, prepack=False, provider=self.provider) as session:
+        with IsolatedSession(part, prepack=False, provider=self.provider, held_runs=FEW_RUNS) as session:
             yield lambda arrays: session.run({**inputs, **{v.name: a for v, a in arrays.items()}})[value.name]
 
     def _make_part(self, nodes: set[Node], outputs: Sequence[Value]) -> tuple[Model, dict[str, np.ndarray]]:
