@@ -31,6 +31,7 @@ from graphkit.graph.names import family_label
 from graphkit.graph.operator_traits import VALUE_INPUTS
 from graphkit.graph.roles import zero_length_outputs
 from graphkit.model import Model
+from graphkit.model_diff.model_diff import diff
 from graphkit.passes.fold_pipeline import fold
 from graphkit.passes.registry import parse_pipeline
 from graphkit.render.document_blocks import Column, Prose, Table
@@ -166,6 +167,15 @@ def test_a_dim_whose_name_is_not_utf8_has_its_bytes_as_escapes(passes: str, dim:
     raw = onnx.parser.parse_model(source).SerializeToString().replace(b"QQQ", b"\xffab")
     made = run_passes(Model.from_proto(onnx.ModelProto.FromString(raw)), parse_pipeline(passes)).model
     assert [port.shape[0] for port in interface(fold(made).model).inputs] == [dim]
+
+
+def test_a_function_whose_domain_is_not_utf8_is_compared() -> None:
+    source = """<ir_version: 10, opset_import: ["" : 18, "ZZZ" : 1]>
+    g (float[n] x) => (float[n] y) { y = ZZZ.f (x) }
+    <domain: "ZZZ", opset_import: ["" : 18]> f (a) => (b) { b = Relu (a) }"""
+    raw = onnx.parser.parse_model(source).SerializeToString().replace(b"ZZZ", b"\xffab")
+    model = Model.from_proto(onnx.ModelProto.FromString(raw))
+    assert diff(model, model).is_equal
 
 
 def test_an_operator_that_no_function_of_its_domain_defines_is_custom() -> None:

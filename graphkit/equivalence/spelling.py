@@ -28,7 +28,7 @@ from graphkit.graph.operator_traits import (
     NEWEST_MEANING,
     RANDOM,
 )
-from graphkit.graph.view import FunctionKey, Node, domain_of, functions_of, key_of, nodes_of, with_bodies
+from graphkit.graph.view import FunctionKey, Node, as_text, domain_of, functions_of, key_of, nodes_of, with_bodies
 from graphkit.model import Model
 from graphkit.ops.rule_context import UnknownError
 from graphkit.shapes import Shapes
@@ -171,7 +171,7 @@ def kernel_fault(model: Model, shapes: Shapes) -> str:
 
 def _may_be_another(function: FunctionProto) -> bool:
     """Whether a function has the name of an operator of onnxruntime, and is not known to compute the same."""
-    domain = domain_of(function.domain)
+    domain = domain_of(as_text(function.domain))
     if domain != DOMAIN:
         return not domain or domain.startswith(OF_KERNELS) or onnx.defs.has(function.name, domain)
     bare = deepcopy(function)

@@ -536,8 +536,8 @@ class _Builder:
         for index, proto in enumerate(protos):
             node = Node(proto, scope, index)
             nodes.append(node)
-            if type(node.op_type) is not str or type(proto.name) is not str:
-                raise self.corrupt(f"node {index} has a name or operator that is not UTF-8")
+            if {type(node.op_type), type(proto.name), *map(type, node.attributes)} != {str}:
+                raise self.corrupt(f"node {index} has a name, an operator or an attribute that is not UTF-8")
             inputs = [(known.get(name) or self.use(scope, name)) if name else None for name in proto.input[:]]
             for position, value in enumerate(inputs):
                 if value is not None:

@@ -370,10 +370,13 @@ def test_deeper_bodies_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
         build_scopes(nested(6), "deep.onnx")
 
 
-@pytest.mark.parametrize("text", ["node_name", "input_x", "OpType", "middle"])
+@pytest.mark.parametrize("text", ["node_name", "input_x", "OpType", "middle", "attribute"])
 def test_a_name_that_is_not_utf8_is_an_error(text: str) -> None:
     model = onnx.parser.parse_model(
-        f"{HEADER} g (float[N] input_x) => (float[N] y) {{ [node_name] middle = OpType(input_x)  y = Relu(middle) }}"
+        f"""{HEADER} g (float[N] input_x) => (float[N] y) {{
+            [node_name] middle = OpType <attribute = 1> (input_x)
+            y = Relu (middle)
+        }}"""
     )
     broken = model.SerializeToString().replace(text.encode(), b"\xff" * len(text))
     with pytest.raises(ModelError, match="not UTF-8 - the file is corrupt; export it again"):
