@@ -28,7 +28,7 @@ from graphkit.graph.operator_traits import (
     NEWEST_MEANING,
     RANDOM,
 )
-from graphkit.graph.view import FunctionKey, Node, as_text, domain_of, functions_of, key_of, nodes_of, with_bodies
+from graphkit.graph.view import FunctionKey, Node, domain_of, functions_of, key_of, nodes_of, with_bodies
 from graphkit.model import Model
 from graphkit.ops.rule_context import UnknownError
 from graphkit.shapes import Shapes
@@ -64,6 +64,9 @@ def inline_model(model: Model) -> Model:
 
 
 def _inline_functions(proto: ModelProto) -> ModelProto:
+    domains = [*(each.domain for each in proto.opset_import), *(each.domain for each in proto.functions)]
+    if any(type(domain) is not str for domain in domains):
+        raise UnknownError("the domain of a function or of a version is not UTF-8")
     _check_kernels(proto)
     functions = functions_of(proto)
     if len(functions) < len(proto.functions):
@@ -171,7 +174,7 @@ def kernel_fault(model: Model, shapes: Shapes) -> str:
 
 def _may_be_another(function: FunctionProto) -> bool:
     """Whether a function has the name of an operator of onnxruntime, and is not known to compute the same."""
-    domain = domain_of(as_text(function.domain))
+    domain = domain_of(function.domain)
     if domain != DOMAIN:
         return not domain or domain.startswith(OF_KERNELS) or onnx.defs.has(function.name, domain)
     bare = deepcopy(function)
