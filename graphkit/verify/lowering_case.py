@@ -34,12 +34,13 @@ from graphkit.verify.comparator import (
     elementwise_difference,
 )
 from graphkit.verify.input_generator import ExportInputs, InputSpec, index_bound
-from graphkit.verify.oracle import OneSequence, Oracle
+from graphkit.verify.oracle import OneSequence, Oracle, repeat_along
 from graphkit.verify.probe_inputs import nearest_length
 
 Alter = Callable[[Port, Sequence[int], np.ndarray], np.ndarray]
 Changing = Callable[[Sequence[int], np.ndarray], np.ndarray]
 STEPS = 4  # that are looked into
+BEGUN = 128  # steps before some are left out
 TRIED = 7  # tokens of a prompt that is read at once, and token by token
 
 
@@ -83,6 +84,14 @@ class AlteredHost(Host):
         rows = self._random_tokens(self.batch)
         rows[self.sequence] = token  # type: ignore[assignment]
         return np.asarray(super().step(rows)[self.sequence])
+
+    def repeat_past(self, count: int) -> None:
+        """Let as many tokens follow in the cache as if those in it were read again, without reading them."""
+        for name, axis in self.axis.items():
+            if axis is not None:
+                slots = np.moveaxis(self.state[name], axis, 0)[: self.position + count]
+                slots[...] = repeat_along(slots[: self.position], 0, count)
+        self.position += count
 
     def alter_input(self, port: Port, change: Changing) -> AbstractContextManager[None]:
         """Return a context in which an input is changed, from the token ids and the array, besides others that are."""
@@ -147,6 +156,7 @@ class LoweringCase(Struct, frozen=True, eq=False):
     tokens: list[int]  # what the decoder is given
     user: Mapping[str, np.ndarray]  # inputs that the caller makes
     allowance: ColumnTolerance  # how large a difference counts as none
+    skipped: int = 0  # positions after `BEGUN` steps that nothing is run at: the cache repeats what it has
 
     @property
     def differ(self) -> Differ:
@@ -175,9 +185,17 @@ class LoweringCase(Struct, frozen=True, eq=False):
             valid = tuple(slice(size) for size in right.shape)
             yield self.distance(outputs[name][valid], right) if name in outputs else math.inf
 
+    def walk_tokens(self, *runners: AlteredHost | OneSequence) -> Iterator[int]:
+        """Yield the token of each step, which the caller lets these run."""
+        for number, token in enumerate(self.tokens):
+            for runner in runners if number == BEGUN and self.skipped else ():
+                runner.repeat_past(self.skipped)
+            yield token
+
     def steps(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Go on with the tokens, and yield the logits of host and original."""
-        return ((self.host.step(token), self.reference.step(token)) for token in self.tokens)
+        both = self.host, self.reference
+        return ((self.host.step(token), self.reference.step(token)) for token in self.walk_tokens(*both))
 
     def distances(self) -> Iterator[float]:
         """Run the whole case, and yield how far each output is off."""

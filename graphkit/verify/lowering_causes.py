@@ -119,8 +119,8 @@ def _order_causes(case: LoweringCase) -> Iterator[str]:
     step = case.reference.originals.step
     entries = {value.name: entry.slot for value, entry in step.roles.pasts.items()} if step is not None else {}
     case.start()
-    for number, token in enumerate(case.tokens if entries else (), start=1):
-        if case.differ(case.host.step(token), case.reference.step(token)):
+    for number, (actual, expected) in enumerate(case.steps() if entries else (), start=1):
+        if case.differ(actual, expected):
             return
         for name, state in case.host.state.items():
             known = case.reference.cache.get(entries[name]) if name in entries else None
@@ -151,7 +151,8 @@ def _where_it_begins(case: LoweringCase, facts: Facts) -> str:
         export = originals.encoder, case.reference.fed_once(case.source, case.own), ""
         return begins_in(export, once, is_padded=True)
     begin = ""
-    for number, token in enumerate(case.tokens if originals.step is not None else ()):
+    tokens = case.walk_tokens(case.host, case.reference)
+    for number, token in enumerate(tokens if originals.step is not None else ()):
         assert originals.step is not None
         export = originals.step, case.reference.oracle.later_feed(np.array([[token]])), ""
         if case.differ(case.host.step(token), case.reference.step(token)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ from graphkit.verify.decoding import decode_greedily
 from graphkit.verify.deployment_proofs import LoweringProof, SourceRun
 from graphkit.verify.input_elements import Draw, place_token, special_tokens
 from graphkit.verify.input_generator import ExportInputs, InputSpec
-from graphkit.verify.lowering_case import AlteredHost, IsolatedMethods, LoweringCase, find_leaks, sound_lengths
+from graphkit.verify.lowering_case import BEGUN, AlteredHost, IsolatedMethods, LoweringCase, find_leaks, sound_lengths
 from graphkit.verify.lowering_causes import facts_of, find_lowering_causes
 from graphkit.verify.oracle import OneSequence, assumed_inputs
 from graphkit.verify.proof_engine import Agreement, Step, follow_steps, run_isolated, tell_each
@@ -41,6 +42,7 @@ from graphkit.verify.rewrite_proof import placed_text, placement_fault
 from graphkit.verify.rounding import IN_FLOATS, without_rounding
 
 STEPS = 32  # of a decoder without a cache, which takes any number
+ENDING = 32  # steps at the end of the cache, where some before them are left out
 GREEDY = 16  # most tokens to decode greedily
 SPECIAL = 6  # steps with a special token
 MASKED = 4  # runs where the caller gives masks, whose padding differs, or integers such as lengths
@@ -59,7 +61,8 @@ def verify_lowering(
     """Prove that host and lowered models, in the folder of a contract, give the results of the originals.
 
     Sources of 1 token up to the fixed length run through both: the original without padding, the host with it. The
-    decoder is given tokens until the cache is full and one more, then decodes greedily. Unused slots and the embeddings
+    decoder is given tokens until the cache is full and one more, then decodes greedily; both caches of many slots are
+    filled in the middle with copies of what they hold. Unused slots and the embeddings
     of padding are filled with noise in one more run, which must change nothing.
 
     The tolerance, by default `LOWERING_TOLERANCE`, and on a device at least its own, counts times how far an output
@@ -109,11 +112,23 @@ class _Proof:
         bounds = [maker.bounds for maker in self.inputs.makers]
         self.unknown = [name for name in self.integers if all(each.get(name) is None for each in bounds)]
 
-    @property
+    @cached_property
     def _steps(self) -> int:
-        """How many steps to run: until the cache is full; some, where there is none."""
+        """How many steps to run: until the cache is full, but for those left out; some, where there is none."""
         positions = self.contract.sizes["positions"]
-        return positions if self.contract.sizes["capacity"] else min(positions, STEPS)
+        return positions - self._skipped if self.contract.sizes["capacity"] else min(positions, STEPS)
+
+    @cached_property
+    def _skipped(self) -> int:
+        """How many steps are left out in the middle, where the whole cache is slots that both hold alike."""
+        step, sizes = self.reference.originals.step, self.contract.sizes
+        if step is None or self.reference.originals.sliding is not None or step.roles.states:
+            return 0
+        grown = {value.name: each.axis for value, each in step.roles.pasts.items() if not step.roles.is_cross(each)}
+        states = {state.name: state for state in self.contract.states if state.axis is not None}
+        shapes = [(state.axis, state.shape[state.axis or 0]) for state in states.values()]
+        is_alike = states.keys() == grown.keys() and shapes == [(grown[name], sizes["capacity"]) for name in states]
+        return max(0, sizes["positions"] - BEGUN - ENDING) if is_alike else 0
 
     def run(self, *, same_weights: bool) -> LoweringProof:
         lengths, runs = self._source_lengths(), []
@@ -200,6 +215,8 @@ class _Proof:
 
     def _left_out(self, lengths: Sequence[int]) -> Iterator[str]:
         source = self.contract.sizes["source"]
+        if self._skipped:
+            yield f"Each cache is filled by {BEGUN} steps, then by what they wrote, up to the last {ENDING} steps."
         if not self.contract.takes_text:
             return
         if lengths == [source]:
@@ -291,12 +308,9 @@ class _Proof:
         encoder = self._follow_steps(steps, "'{0.output}' differs by {1:.1e} at {2}")
         logits = Agreement()
         if self._steps:
-            expected = [self.reference.step(token) for token in case.tokens]
+            expected = [self.reference.step(token) for token in case.walk_tokens(self.reference)]
             self.allowance.learn(expected)
-            forced = (
-                Step(f"step {at}", {"logits": right}, lambda token=token: {"logits": self.host.step(token)})  # type: ignore[misc]
-                for at, (token, right) in enumerate(zip(case.tokens, expected, strict=True), start=1)
-            )
+            forced = self._forced_steps(case, expected)
             logits = self._follow_steps(forced, "logits differ by {1:.1e} at {2}")
         failures = [*missing, encoder.failure, logits.failure, "" if valid or self._steps else NOTHING]
         run = SourceRun(
@@ -311,15 +325,24 @@ class _Proof:
             self.failing, self.failing_length = case, self.host.sound or 0
         return run
 
+    def _forced_steps(self, case: LoweringCase, expected: Sequence[np.ndarray]) -> Iterator[Step]:
+        def repeat(token: int) -> dict[str, np.ndarray]:
+            return {"logits": self.host.step(token)}
+
+        for token, right in zip(case.walk_tokens(self.host), expected, strict=True):
+            yield Step(f"step {self.host.position + 1}", {"logits": right}, partial(repeat, token))
+
     def _run_written(self, case: LoweringCase) -> Iterator[str]:
         """Yield what is wrong with what the files themselves give, of which no digit is compared."""
         with with_attributes(self.methods, models={}):
-            outputs = [*self.host.start(case.source, case.user).values(), *map(self.host.step, case.tokens)]
+            tokens = case.walk_tokens(self.host)
+            outputs = [*self.host.start(case.source, case.user).values(), *map(self.host.step, tokens)]
         if any(np.isnan(output).any() for output in outputs):
             yield "With activations in 8 bits, as its products ask for, it gives NaN."
 
     def _make_case(self, source: list[int], tokens: list[int], user: Mapping[str, np.ndarray]) -> LoweringCase:
-        return LoweringCase(self.host, self.reference, source, tokens, user, self.allowance)
+        skipped = self._skipped if len(tokens) > BEGUN else 0
+        return LoweringCase(self.host, self.reference, source, tokens, user, self.allowance, skipped)
 
     def _follow_steps(self, steps: Iterable[Step], words: str) -> Agreement:
         """Let the host repeat steps of the original; an original that gives NaN proves nothing."""

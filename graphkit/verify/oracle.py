@@ -155,6 +155,15 @@ class Oracle:
         self._states = {entry.past.name: self.outputs[entry.next.name] for entry in model.roles.states}
         return _logits_array(model, self.outputs)
 
+    def repeat_past(self, count: int) -> None:
+        """Let as many tokens follow in the cache as if those in it were read again, without reading them."""
+        assert self._decoder is not None
+        for entry in self._decoder.later.roles.cache:
+            if not self._decoder.later.roles.is_cross(entry) and entry.axis is not None:
+                self.cache[entry.slot] = repeat_along(self.cache[entry.slot], entry.axis, count)
+        self._mask = np.pad(self._mask, ((0, 0), (0, count)), constant_values=1)
+        self._placed = None if self._placed is None else self._placed[..., -1:] + count
+
     def _advance(self, tokens: np.ndarray, mask: np.ndarray | None = None) -> None:
         counting = np.ones_like(tokens) if mask is None else mask
         self._mask = np.concatenate([self._mask, counting], 1) if self._mask.size else counting
@@ -382,6 +391,11 @@ def _head_nodes(logits: Value) -> list[Node]:
     return []
 
 
+def repeat_along(array: np.ndarray, axis: int, count: int) -> np.ndarray:
+    """Return an array that is longer along an axis, by what it begins with, as often as needed."""
+    return np.concatenate([array, np.take(array, np.arange(count) % array.shape[axis], axis)], axis)
+
+
 class OneSequence:
     """The oracle for one sequence."""
 
@@ -473,6 +487,10 @@ class OneSequence:
             length = array.shape[axis]
         shorten_text[mask.name] = np.where(np.arange(length) < self.valid, *probe.elements(mask))[None]
         return shorten_text
+
+    def repeat_past(self, count: int) -> None:
+        """Let as many tokens follow in the cache as if those in it were read again."""
+        self.oracle.repeat_past(count)
 
     def step(self, token: int) -> np.ndarray:
         """Run one token and return its logits."""

@@ -52,10 +52,12 @@ def exported(name: str, folder: Path) -> Path:
 class Lowered:
     """A lowered pipeline, to be broken in a copy."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(
+        self, name: str, folder: Path, options: LowerOptions = LowerOptions(src_len=3, max_cache_len=3, verify=False)
+    ) -> None:
         source = exported(name, folder / name)
         self.folder = source / "out"
-        lower_folder(source, self.folder, LowerOptions(src_len=3, max_cache_len=3, verify=False))
+        lower_folder(source, self.folder, options)
         found = find_pipeline(source)
         self.originals = Originals(found.encoder, found.first, found.step)
 
@@ -399,3 +401,30 @@ def test_a_host_that_always_feeds_the_first_position_fails(
     monkeypatch.setattr(Host, "_input", wrong)
     found = lowered["marian"].prove()
     assert f"The host feeds another row of {ROLE} than that of the position." in found.causes
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lowered]:
+    """A decoder with 200 slots, 40 of which are filled without a step."""
+    with shared_isolation():
+        yield Lowered("qwen2-tiny", tmp_path_factory.mktemp("long"), LowerOptions(max_cache_len=200, verify=False))
+
+
+def test_a_long_cache_is_filled_by_what_it_holds(long: Lowered) -> None:
+    assert long.proof.passed
+    assert long.proof.runs[0].steps == 160
+    assert "Each cache is filled by 128 steps, then by what they wrote, up to the last 32 steps." in long.proof.notes
+
+
+@pytest.mark.parametrize("at", [127, 169, 199])
+def test_a_fault_at_the_end_of_a_long_cache_is_found(at: int, long: Lowered, monkeypatch: pytest.MonkeyPatch) -> None:
+    def hide_first(position: int, *more: Any) -> np.ndarray:
+        mask = slots_mask(position, *more)
+        mask[..., 0] = mask.min() if position == at else mask[..., 0]
+        return mask
+
+    slots_mask = numpy_host.slots_mask
+    monkeypatch.setattr(numpy_host, "slots_mask", hide_first)
+    proof = long.prove()
+    assert not proof.passed
+    assert f"at step {at + 1}" in proof.runs[0].failure
