@@ -59,8 +59,7 @@ FOLDING: tuple[type[Rewrite], ...] = (
     DropZeroStates,
     MergeCommonSubexpressions,
 )
-
-
+LAST: tuple[type[Rewrite], ...] = (RematerializeShapes, MergeCommonSubexpressions)  # of what then reads the same
 MAX_ROUNDS = 4
 
 
@@ -130,17 +129,18 @@ def _fold_repeatedly(
         SimplifyScatter: SimplifyScatter(sparing=sparing),
     }
     rewrites = tuple(configured.get(kind) or kind() for kind in kinds if kind not in without)
+    last = [kind() for kind in LAST if kind not in without]
     keep_fusions = options.keep_fusions and not options.fuse
     for _ in range(MAX_ROUNDS):
-        outcome = run_to_fixpoint(model, rewrites, spec, counts, keep_fusions=keep_fusions)
+        outcome = run_to_fixpoint(model, rewrites, spec, counts, last=last, keep_fusions=keep_fusions)
         model = outcome.model
-        if any(node.is_op("If") for node in model.nodes):
-            from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf  # which few models need
+        if not any(node.is_op("If") for node in model.nodes):
+            break
+        from graphkit.passes.control_flow.inline_constant_if import InlineConstantIf  # which few models need
 
-            inlined = InlineConstantIf(ranges=spec.ranges).run(model)
-            changes += [PassChange(change, InlineConstantIf.name()) for change in inlined.changes]
-            model = inlined.model
-        model = run_to_fixpoint(model, [RematerializeShapes()], spec, counts, keep_fusions=keep_fusions).model
+        inlined = InlineConstantIf(ranges=spec.ranges).run(model)
+        changes += [PassChange(change, InlineConstantIf.name()) for change in inlined.changes]
+        model = inlined.model
         if model is outcome.model:
             break
     return Outcome(model, (*changes, *describe_counts(counts)), outcome.declined)

@@ -91,6 +91,12 @@ class Edits:
         """Whether an edit has taken a node."""
         return node in self.replaced or node in self.inputs or node in self.before
 
+    def inputs_of(self, node: Node) -> list[NodeInput]:
+        """Return what a node will read."""
+        changed = self.inputs.get(node, {})
+        sources = [changed.get(index, value) for index, value in enumerate(node.inputs)]
+        return sources + [changed[index] for index in sorted(changed) if index >= len(sources)]
+
     def is_untouched(self, value: Value) -> bool:
         """Whether the readers of a value are those that it has in the view, and go on to read it."""
         return value not in self.aliases and value not in self.new_reads
@@ -221,10 +227,7 @@ class Edits:
                 nodes += [self._make_proto(new, scope) for new in self.replaced[node]]
                 continue
             if node in dirty:
-                changed = self.inputs.get(node, {})
-                sources = [changed.get(index, value) for index, value in enumerate(node.inputs)]
-                sources += [changed[index] for index in sorted(changed) if index >= len(node.inputs)]
-                proto.input[:] = [self._name_of(source, node.scope) for source in sources]
+                proto.input[:] = [self._name_of(source, node.scope) for source in self.inputs_of(node)]
                 for index, value in enumerate(node.outputs):
                     if value in self.renamed:
                         proto.output[index] = self.renamed[value]

@@ -81,14 +81,16 @@ def run_to_fixpoint(
     spec: DimSpec = AS_DECLARED,
     counts: Counts | None = None,
     *,
+    last: Sequence[Rewrite] = (),
     keep_fusions: bool = False,
 ) -> Outcome:
     """Run rewrites, in the order in which they may take nodes, together until none changes anything.
 
-    The counts of this run are added to those of earlier ones. With `keep_fusions`, the nodes stay that fusions of
-    onnxruntime look for. Dead code goes if anything has changed; declined is what the last round declined. A model that
-    cannot run, according to the shape engine, stays unchanged, because its shapes may be wrong. The same holds for a
-    body that cannot run, such as the first-step branch at the dims of a later step; the rest is rewritten.
+    The `last` run in a round in which the others change nothing. The counts of this run are added to those of earlier
+    ones. With `keep_fusions`, the nodes stay that fusions of onnxruntime look for. Dead code goes if anything has
+    changed; declined is what the last round declined. A model that cannot run, according to the shape engine, stays
+    unchanged, because its shapes may be wrong. The same holds for a body that cannot run, such as the first-step branch
+    at the dims of a later step; the rest is rewritten.
     """
     counts = Counter() if counts is None else counts
     if (without := without_outputs(model)) is not None:
@@ -100,11 +102,12 @@ def run_to_fixpoint(
             why = "nothing is rewritten, because the shapes of the model contradict each other: "
             declined = [Declined(finding.node, why + finding.message) for finding in contradictions]
             break
-        for rewrite in rewrites:
-            check_time()
-            before = Counter(editor.changes)
-            rewrite.edit(editor)
-            counts.update({(rewrite.name(), text): n for text, n in (editor.changes - before).items()})
+        for group in (rewrites, last):
+            for rewrite in () if editor.is_changed else group:
+                check_time()
+                before = Counter(editor.changes)
+                rewrite.edit(editor)
+                counts.update({(rewrite.name(), text): n for text, n in (editor.changes - before).items()})
         why = "is left unchanged, because it cannot run at these dims: "
         bodies = editor.shapes.impossible.items()
         declined = [Declined(body.path, f"{why}{finding.message} ('{finding.node}')") for body, finding in bodies]

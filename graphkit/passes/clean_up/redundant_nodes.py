@@ -169,11 +169,15 @@ def _merge_duplicates(editor: Editor, scope: Scope, known: ChainMap[Key, Value |
 
 
 def _node_key(editor: Editor, node: Node) -> Key | None:
-    if node.bodies or node.domain not in ("", "com.microsoft") or node.operator in RANDOM or editor.is_taken(node):
+    is_changed = bool(editor.inputs.get(node))  # which gives it other inputs, and may make it equal
+    if node.bodies or node.domain not in ("", "com.microsoft") or node.operator in RANDOM:
+        return None
+    if editor.is_taken(node) and not is_changed:
         return None
     if len(node.results) == 1 and node.scope in editor.scopes and (numbers := _known_numbers(editor, node)) is not None:
         return numbers  # whatever makes them
-    inputs = tuple([editor.resolve(value) if value in editor.aliases else value for value in node.inputs])
+    sources = editor.inputs_of(node) if is_changed else node.inputs
+    inputs = tuple([editor.resolve(each) if each in editor.aliases else each for each in sources])
     if not node.attributes or not any(attribute.HasField("t") for attribute in node.attributes.values()):
         return node.signature, inputs
     attributes = tuple(sorted(map(_attribute_key, node.proto.attribute)))

@@ -8,6 +8,7 @@ from rewriting import SIZES, check, constants, feeds_of, lines, model_of
 
 from graphkit.model import Model
 from graphkit.passes.clean_up.redundant_nodes import MergeCommonSubexpressions
+from graphkit.rewrite import Editor
 
 PASS = MergeCommonSubexpressions()
 
@@ -208,3 +209,18 @@ def test_numbers_of_another_dtype_or_with_others_behind_them_are_others() -> Non
         one=np.array([1], np.int32), three=np.array([3]), four=np.array([4]), half=np.float32(0.5),
     )  # fmt: skip
     assert not check(MergeCommonSubexpressions(), model).changes
+
+
+def test_nodes_that_an_edit_of_this_round_makes_equal_are_one_and_others_that_it_takes_are_not() -> None:
+    """What is taken as it is may be a graph output soon, and gets no reader."""
+    model = graph(
+        "a = Clip (x, , m) b = Clip (x, n) c = Neg (x) d = Neg (x) e = Add (a, b) f = Add (c, d) y = Add (e, f)",
+        "float m = {2}, float n = {2}",
+    )
+    editor, (first, second, taken, *_) = Editor(model), model.nodes
+    editor.set_inputs(first, {1: "low"})
+    editor.set_inputs(second, {1: "low", 2: model.graph.values["m"]})
+    editor.take(taken)
+    PASS.edit(editor)
+    assert "e = Add (a, a)" in lines(editor.result())
+    assert "f = Add (c, d)" in lines(editor.result())
