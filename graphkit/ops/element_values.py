@@ -203,8 +203,10 @@ def _sign_of_element(args: tuple[Element, ...], dtype: int) -> Result:
         sign = (dividend > 0) - (dividend < 0)
     elif lower(dividend) > 0 or upper(dividend) < 0:
         sign = 1 if lower(dividend) > 0 else -1
-    else:
+    elif dtype in FLOATS or lower(dividend) < 0:
         return None
+    else:
+        return plain_element(minimum(dividend, 1))
     return float(sign) if dtype in FLOATS else sign
 
 
@@ -240,6 +242,16 @@ def compare_elements(name: str, left: Element, right: Element) -> int | None:
     return 1 if high <= limit else 0 if low > limit else None
 
 
+def _equal_elements(args: tuple[Element, ...], dtype: int) -> Result:
+    decided = compare_elements("==", *args)
+    if decided is not None or dtype in FLOATS:
+        return decided
+    difference = Expr.of(args[0]) - Expr.of(args[1])  # type: ignore[arg-type]
+    if lower(difference) < 0:
+        difference = -difference
+    return plain_element(1 - minimum(difference, 1)) if lower(difference) >= 0 else None
+
+
 def choose_element(condition: Element, if_true: Element, if_false: Element) -> Result:
     """Return the element that Where chooses; onnxruntime may give 0 for -0."""
     decided = compare_elements("==", condition, 0)
@@ -256,6 +268,26 @@ def _combine_booleans(function: Callable[[tuple[bool, ...]], bool], args: tuple[
     return int(results.pop()) if len(results) == 1 else None
 
 
+def _negate_boolean(args: tuple[Element, ...], _dtype: int) -> Result:
+    decided = compare_elements("==", args[0], 0)
+    return 1 - args[0] if decided is None and _is_boolean(args[0]) else decided
+
+
+def _conjoin_booleans(args: tuple[Element, ...], dtype: int) -> Result:
+    """Return whether both hold: they never do if their sum is 1 at most, as `x == 0` and `x % 32 != 0` of x >= 0.
+
+    torch corrects a quotient of integers that C rounds towards 0 by such a pair.
+    """
+    decided = _combine_booleans(all, args, dtype)
+    exprs = [Expr.of(arg) for arg in args if _is_boolean(arg)]
+    is_never = len(exprs) == len(args) and upper(sum(exprs, Expr.of(0))) <= 1
+    return 0 if decided is None and is_never else decided
+
+
+def _is_boolean(element: Element) -> TypeGuard[Expr | int]:
+    return isinstance(element, (Expr, int)) and lower(Expr.of(element)) >= 0 and upper(Expr.of(element)) <= 1
+
+
 def cast_element(element: Element, to: int, from_float: bool) -> Result:
     """Return an element in another dtype; None where that is not known."""
     if to in FLOATS:
@@ -264,7 +296,9 @@ def cast_element(element: Element, to: int, from_float: bool) -> Result:
         return element if is_exact(element, to) else None
     if to == 9:
         zero = compare_elements("==", element, 0)
-        return None if zero is None else 1 - zero
+        if zero is not None:
+            return 1 - zero
+        return minimum(element, 1) if isinstance(element, Expr) and lower(element) >= 0 else None
     if to not in INTEGERS:
         return None
     if isinstance(element, float):
@@ -283,12 +317,12 @@ def cast_element(element: Element, to: int, from_float: bool) -> Result:
 
 
 COMPARISONS: dict[str, Operation] = {
-    "Equal": lambda args, _: compare_elements("==", *args),
+    "Equal": _equal_elements,
     "Less": lambda args, _: compare_elements("<", *args),
     "LessOrEqual": lambda args, _: compare_elements("<=", *args),
     "Greater": lambda args, _: compare_elements("<", *args[::-1]),
     "GreaterOrEqual": lambda args, _: compare_elements("<=", *args[::-1]),
-    "And": partial(_combine_booleans, all),
+    "And": _conjoin_booleans,
     "Or": partial(_combine_booleans, any),
     "Xor": partial(_combine_booleans, lambda pair: pair[0] != pair[1]),
 }
@@ -311,5 +345,5 @@ OPERATORS: dict[str, Operation] = {
     "Round": partial(_round_element, round),
     "Sqrt": _root_of_element,
     "Reciprocal": lambda args, dtype: _divide_elements((1.0, args[0]), dtype),
-    "Not": partial(_combine_booleans, lambda one: not one[0]),
+    "Not": _negate_boolean,
 }

@@ -136,3 +136,29 @@ def test_a_quotient_of_integers_is_cut_towards_zero_whatever_the_signs(sign: int
     for size in (0, 1, 2, 3, 4, 7, 9):
         (ran,) = session.run({"x": np.ones(size, np.float32)})["y"]
         assert Expr.of(found[0]).evaluate({"n": size}) == ran  # type: ignore[arg-type]
+
+
+FLOORED = """
+n = Shape <start = 0, end = 1> (x) a = Add (n, shift) q = Div (a, d)
+sign = Sign (a) same = Equal (sign, one) other = Not (same) m = Mod (a, d) rest = Cast <to = 9> (m)
+both = And (other, rest) less = Cast <to = 7> (both) floor = Sub (q, less) count = Add (floor, one)
+"""
+
+
+@pytest.mark.parametrize(("shift", "known"), [(-1, "(n + 31) // 32"), (0, "n // 32 + 1"), (-2, None)])
+def test_a_quotient_that_torch_rounds_down_is_known_where_its_dividend_is_not_negative(
+    shift: int, known: str | None
+) -> None:
+    made = model(
+        f"g (float[n] x) => (int64[1] count) {{ {FLOORED} }}",
+        shift=np.array([shift]),
+        d=np.array([32]),
+        one=np.array([1]),
+    )
+    (found,) = infer(made)["count"].data.ravel().tolist()
+    assert (str(found) == known) == (known is not None)
+    session = Session(made, threads=1)
+    for size in (1, 2, 3, 32, 33, 34, 64, 65, 66):
+        (count,) = session.run({"x": np.ones(size, np.float32)})["count"].tolist()
+        assert count == (size + shift) // 32 + 1
+        assert known is None or found.evaluate({"n": size}) == count
