@@ -253,13 +253,12 @@ class Model:
         Raises:
             ModelError: They cannot be fetched.
         """
-        spans: dict[Path, list[tuple[int, int]]] = {}
-        for tensor in weights:
-            path, offset, length = self._find_bytes(tensor)
-            if not (source := source_of(path)).is_local:
-                spans.setdefault(path, []).append((offset, source.size if length is None else offset + length))
-        for path, parts in spans.items():
-            source_of(path).local(parts)
+        remote = {path: source for path in self.files if not (source := source_of(path)).is_local}
+        found = [self._find_bytes(tensor) for tensor in weights if remote]
+        for path, source in remote.items():
+            places = [(start, length) for at, start, length in found if at == path]
+            if places:
+                source.local([(start, source.size if length is None else start + length) for start, length in places])
 
     def _find_bytes(self, tensor: onnx.TensorProto) -> tuple[Path, int, int | None]:
         """Return the path that an external tensor's bytes lie at, their offset and length, None for up to its end."""

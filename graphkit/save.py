@@ -12,7 +12,7 @@ import contextlib
 import copy
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from io import FileIO
 from pathlib import Path
@@ -103,13 +103,13 @@ def shrunk_file_error(path: Path, tensor: str | None = None) -> ModelError:
     )
 
 
-Body = Sequence["bytes | memoryview | Piece"]  # a model file, part by part
+Body = Sequence["bytes | memoryview | Piece"]  # a file, part by part
 
 
 class DataPlan(Struct):
     """A data file to write: each distinct piece once, aligned."""
 
-    pieces: list[tuple[int, Piece]] = field(default_factory=list)
+    body: list[bytes | Piece] = field(default_factory=list)
     size: int = 0
     _placed: dict[Piece, int] = field(default_factory=dict)
     _samples: dict[tuple[int, bytes, bytes], list[Piece]] = field(default_factory=dict)
@@ -119,14 +119,12 @@ class DataPlan(Struct):
         if piece not in self._placed:
             head, tail = piece.part(0, SAMPLE), piece.part(max(piece.length - SAMPLE, 0), SAMPLE)
             sample = (piece.length, files.read(head), files.read(tail))
-            twin = next(
-                (stored for stored in self._samples.get(sample, ()) if _has_equal_bytes(stored, piece, files)), None
-            )
-            if twin is not None:
+            same = (stored for stored in self._samples.get(sample, ()) if _has_equal_bytes(stored, piece, files))
+            if (twin := next(same, None)) is not None:
                 self._placed[piece] = self._placed[twin]
             else:
                 offset = -(-self.size // ALIGNMENT) * ALIGNMENT
-                self.pieces.append((offset, piece))
+                self.body += [bytes(offset - self.size), piece]
                 self.size = offset + piece.length
                 self._placed[piece] = offset
                 self._samples.setdefault(sample, []).append(piece)
@@ -138,37 +136,21 @@ def _has_equal_bytes(a: Piece, b: Piece, files: Files) -> bool:
     return all(files.read(a.part(at, CHUNK)) == files.read(b.part(at, CHUNK)) for at in starts)
 
 
-@contextlib.contextmanager
-def _open_new_file(path: Path) -> Iterator[FileIO]:
-    """Open a new file, of which errors name the path, as those of writing do not by themselves."""
+def write_body(path: Path, body: Body, files: Files) -> None:
+    """Write a new file in pieces, the small ones together."""
     try:
         with path.open("xb", buffering=0) as target:
-            yield target
+            offset, small = 0, bytearray()
+            for part in body:
+                if not isinstance(part, Piece):
+                    small += part
+                    continue
+                offset = _copy_piece(part, files, target, _write_at(target, offset, small))
+                small.clear()
+            _write_at(target, offset, small)
     except OSError as error:
-        error.filename = str(path)
+        error.filename = str(path)  # which errors of writing lack
         raise
-
-
-def write_data(path: Path, plan: DataPlan, files: Files) -> None:
-    """Write a data file."""
-    with _open_new_file(path) as target:
-        for offset, piece in plan.pieces:
-            _copy_piece(piece, files, target, offset)
-        target.truncate(plan.size)
-
-
-def write_body(path: Path, body: Body, files: Files) -> None:
-    """Write a model in pieces, the small ones together."""
-    with _open_new_file(path) as target:
-        offset, small = 0, bytearray()
-        for part in body:
-            if not isinstance(part, Piece):
-                small += part
-                continue
-            offset = _write_at(target, offset, small)
-            small.clear()
-            offset = _copy_piece(part, files, target, offset)
-        _write_at(target, offset, small)
 
 
 def _write_at(target: FileIO, offset: int, data: bytes | bytearray) -> int:
@@ -292,12 +274,10 @@ def save_models(
     with Files() as files:
         bodies = {path: _model_body(model, data_path, weights, plan, files) for path, model in models_by_path.items()}
         bodies |= {path: [content] for path, content in contents.items()}
-        written = [*([data_path] if plan.pieces else []), *bodies]
+        written = {data_path: plan.body, **bodies} if plan.body else bodies
         finish = partial(_stage_models, first.parent, models_by_path.values(), before, weights)
-        with write_all_or_none(written, key=first, overwrite=overwrite, hint=HINT, before=finish) as place:
-            if plan.pieces:
-                write_data(place(data_path), plan, files)
-            for path, body in bodies.items():
+        with write_all_or_none([*written], key=first, overwrite=overwrite, hint=HINT, before=finish) as place:
+            for path, body in written.items():
                 write_body(place(path), body, files)
     former -= {path for model in models_by_path.values() for path in model.files}
     return Saved(written, sorted(former - data_files(models_by_path)) if former else ())
@@ -305,8 +285,8 @@ def save_models(
 
 def fits_inline(model: _Weighted) -> bool:
     """Whether a model fits into one file with its weights."""
-    external = [t for t, _ in model.tensors if _is_external(t)]
-    return model.proto.ByteSize() + sum(piece.length for piece in _tensor_pieces(model, external)) <= MAX_PROTO
+    external = [t for t, _ in model.tensors if tensors.is_in_a_file(t)]
+    return model.proto.ByteSize() + sum(tensors.payload_size(t) or 0 for t in external) <= MAX_PROTO
 
 
 def resolve_placement(weights: Placement, models: Iterable[_Weighted]) -> Placement:
@@ -340,7 +320,7 @@ def _stage_models(
     if before is None:
         return
     if weights == "in-place":
-        external = (t for model in models for t, _ in tensors.walk_tensors(model.proto) if _is_external(t))
+        external = (t for model in models for t, _ in tensors.walk_tensors(model.proto) if tensors.is_in_a_file(t))
         for location in {place for t in external if (folder / (place := external_extent(t).location)).is_file()}:
             link = stage / location
             link.parent.mkdir(parents=True, exist_ok=True)
@@ -350,10 +330,6 @@ def _stage_models(
                 shutil.copyfile(folder / location, link)
     with name_as_staged(stage, folder):
         before(stage)
-
-
-def _is_external(tensor: onnx.TensorProto) -> bool:
-    return tensor.data_location == onnx.TensorProto.EXTERNAL
 
 
 def check_targets(targets: Sequence[Path], models: Iterable[_Weighted], *, overwrite: bool) -> None:
@@ -386,7 +362,7 @@ def check_targets(targets: Sequence[Path], models: Iterable[_Weighted], *, overw
 def _model_body(model: _Weighted, data_path: Path, weights: Placement, plan: DataPlan, files: Files) -> Body:
     """Return the bytes to write for a model, with its weights where they are wanted."""
     proto = copy.deepcopy(model.proto)
-    external = [t for t, _ in tensors.walk_tensors(proto) if _is_external(t)]
+    external = [t for t, _ in tensors.walk_tensors(proto) if tensors.is_in_a_file(t)]
     if weights == "in-place":
         folder = data_path.parent
         if external and model.path is not None and folder.resolve() != model.path.parent.resolve():

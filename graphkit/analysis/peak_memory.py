@@ -136,14 +136,13 @@ class PeakMemory:
     def at(self, sizes: Mapping[str, int]) -> Peak:
         run = _Run(self, sizes)
         peak = run.scope_peak(self.shapes.model.graph)
-        alive = []
-        for value, number in peak.alive.items():
-            size = self.size(value)
-            if number:
-                amount = Amount.of(size if isinstance(size, Expr) and is_known(size) else number)
-                alive.append(Alive(value, number, amount))
+        alive = [Alive(value, number, self._amount(value, number)) for value, number in peak.alive.items() if number]
         alive.sort(key=lambda each: -each.bytes)
         return Peak(peak.bytes, peak.node, tuple(alive), run.unknown, peak.moments)
+
+    def _amount(self, value: Value, number: int) -> Amount:
+        size = self.size(value)
+        return Amount.of(size if isinstance(size, Expr) and is_known(size) else number)
 
     def plan(self, scope: Scope) -> Plan:
         """Return the order of a scope's nodes, and how long each value is needed."""
