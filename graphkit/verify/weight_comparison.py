@@ -33,7 +33,6 @@ SHOWN = 3
 READING_ALL = ("Conv", "ConvTranspose", "MatMul", "Gemm", "Add", "Sub", "Mul", "Div", "BatchNormalization")
 CLOSE = 1e-6  # of what was computed once, by another program
 PREFIX = "encoder/"  # of what a bundle takes from the encoder
-MERGED = "_merged_0"  # behind the names in a merged decoder
 ADDED = re.compile(r"_(\d+|value)$")
 
 
@@ -220,12 +219,12 @@ def find_wrong_parts(originals: Sequence[Model], candidates: Collection[Model]) 
     wrong, numbers, models = list[WrongPart](), ConstantNumbers(), [*dict.fromkeys(originals)]
     scopes = ((model, scope) for model in models for scope in all_scopes(model.scopes))
     values = ((model, value) for model, scope in scopes for value in scope.values.values())
-    known = group_pairs((value.name.removesuffix(MERGED), (model, value)) for model, value in values)
+    known = group_pairs((SUFFIX.sub("", value.name), (model, value)) for model, value in values)
     for candidate in candidates:
         for value in (value for scope in all_scopes(candidate.scopes) for value in scope.values.values()):
             if value.constant is None or candidate.shape_tensors.is_shape(value):
                 continue
-            plain = value.name.rsplit("//", 1)[-1].removesuffix(MERGED)
+            plain = SUFFIX.sub("", value.name.rsplit("//", 1)[-1])
             names = ((plain, True), (plain.removeprefix(PREFIX), True), (ADDED.sub("", plain), False))
             name, is_sure = next((pair for pair in names if pair[0] in known), ("", False))
             compared = [_compare_weights(candidate, value, *same, numbers) for same in known.get(name, ())]

@@ -14,6 +14,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 from real_models import unpacked
+from small_models import model
 
 from graphkit.deploy.export_pipeline import find_pipeline
 from graphkit.deploy.lower import LowerOptions, lower_folder
@@ -22,6 +23,7 @@ from graphkit.equivalence.originals import Originals
 from graphkit.runtime.isolation import shared_isolation
 from graphkit.verify.bundle_verifier import verify_bundle
 from graphkit.verify.lowering_verifier import verify_lowering
+from graphkit.verify.weight_comparison import find_wrong_parts
 
 BEGINS = "No simple cause; it "
 TABLES = {
@@ -216,3 +218,12 @@ def alter(path: Path, place: int, change: Callable[[np.ndarray], None]) -> None:
         each.ClearField("external_data")
         each.data_location = onnx.TensorProto.DEFAULT
     onnx.save(model, path)
+
+
+@pytest.mark.parametrize(("weight", "faults"), [(1.0, 0), (2.0, 0), (3.0, 1)])
+def test_weights_of_two_branches_may_have_had_one_name(weight: float, faults: int) -> None:
+    text = "g (float[300] x) => (float[300] y) {{ {} }}"
+    values = {"w_merged_0": np.full(300, 1.0), "w_merged_1": np.full(300, 2.0)}
+    merged = model(text.format("a = Mul (x, w_merged_0) y = Mul (a, w_merged_1)"), **values)
+    step = model(text.format("y = Mul (x, w)"), w=np.full(300, weight))
+    assert len(find_wrong_parts([merged], [step])) == faults
