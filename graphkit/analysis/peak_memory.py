@@ -163,12 +163,12 @@ class PeakMemory:
         Nor is there anything in a broken model, where they give what follows from this output itself.
         """
 
-        def given(each: Value) -> list[Value]:
+        def branch_values(each: Value) -> list[Value]:
             bodies = self.bodies(each.producer, chosen) if each.producer and each.producer.is_op("If") else ()
             return [result for body in bodies for result in body.outputs[each.output_index :][:1]]
 
-        results = given(value)
-        return [] if value in walk_breadth_first(results, given) else results
+        results = branch_values(value)
+        return [] if value in walk_breadth_first(results, branch_values) else results
 
     def inside(self, node: Node, chosen: Mapping[Node, Choice]) -> list[tuple[Scope, Sequence[Value]]]:
         """Return what a node may run: the function that it calls, or its bodies.

@@ -339,7 +339,7 @@ def _follow_needs(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> _N
     needed = _Needs(is_needed, set(), makers.keys(), {})
     pending, names = [index for index, is_root in enumerate(is_needed) if is_root], needed.names
 
-    def need(found: Iterable[str]) -> None:
+    def add_needs(found: Iterable[str]) -> None:
         for name in found:
             if name and name not in names:
                 names.add(name)
@@ -347,14 +347,14 @@ def _follow_needs(nodes: Sequence[onnx.NodeProto], outputs: Iterable[str]) -> _N
                     is_needed[maker] = True
                     pending.append(maker)
 
-    need(outputs)
+    add_needs(outputs)
     while pending:
         node = nodes[index := pending.pop()]
-        need(node.input[:])
+        add_needs(node.input[:])
         graphs = body_graphs(node) if node.attribute else ()
         bodies = [(body, _follow_needs(body.node, _info_names(body.output))) for _, body in graphs]
         for body, needs in bodies:
-            need(needs.names.difference(needs.made, _defined_names(body)))
+            add_needs(needs.names.difference(needs.made, _defined_names(body)))
         if bodies:
             needed.bodies[index] = bodies
     return needed

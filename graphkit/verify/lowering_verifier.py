@@ -116,10 +116,10 @@ class _Proof:
     def _steps(self) -> int:
         """How many steps to run: until the cache is full, but for those left out; some, where there is none."""
         positions = self.contract.sizes["positions"]
-        return positions - self._skipped if self.contract.sizes["capacity"] else min(positions, STEPS)
+        return positions - self._skipped_steps if self.contract.sizes["capacity"] else min(positions, STEPS)
 
     @cached_property
-    def _skipped(self) -> int:
+    def _skipped_steps(self) -> int:
         """How many steps are left out in the middle, where the whole cache is slots that both hold alike."""
         step, sizes = self.reference.originals.step, self.contract.sizes
         if step is None or self.reference.originals.sliding is not None or step.roles.states:
@@ -215,7 +215,7 @@ class _Proof:
 
     def _left_out(self, lengths: Sequence[int]) -> Iterator[str]:
         source = self.contract.sizes["source"]
-        if self._skipped:
+        if self._skipped_steps:
             yield f"Each cache is filled by {BEGUN} steps, then by what they wrote, up to the last {ENDING} steps."
         if not self.contract.takes_text:
             return
@@ -341,7 +341,7 @@ class _Proof:
             yield "With activations in 8 bits, as its products ask for, it gives NaN."
 
     def _make_case(self, source: list[int], tokens: list[int], user: Mapping[str, np.ndarray]) -> LoweringCase:
-        skipped = self._skipped if len(tokens) > BEGUN else 0
+        skipped = self._skipped_steps if len(tokens) > BEGUN else 0
         return LoweringCase(self.host, self.reference, source, tokens, user, self.allowance, skipped)
 
     def _follow_steps(self, steps: Iterable[Step], words: str) -> Agreement:
