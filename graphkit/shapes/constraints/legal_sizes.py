@@ -29,6 +29,7 @@ from graphkit.symbolic.expr import Call, Symbol, TooComplexError
 
 MAX_VISITS = 20_000  # sizes looked at to find a legal assignment
 MAX_DOMAIN = 256
+SQUARES = range(32, 2049)  # the sizes of square pictures
 CHUNKS = (1, 8)  # how many sizes are evaluated together at first: the wished one is usually legal
 
 
@@ -40,6 +41,7 @@ class Variable(Struct, frozen=True):
     low: int  # its least and its largest size, perhaps infinite
     high: float
     preferred: tuple[int, ...] = ()  # sizes to try right after the one wished for
+    like: str = ""  # the symbol whose size it has to have
 
 
 def search_nearest_sizes(
@@ -48,9 +50,37 @@ def search_nearest_sizes(
     """Return legal assignments: the sizes of each symbol from the wished one outwards, the last symbol varying first.
 
     Symbols that follow from others come last. Constraints on other symbols are ignored. The search ends after so many
-    visits of sizes.
+    visits of sizes. If it finds nothing, symbols whose product is a number are equal, as height and width of a picture.
     """
-    return _Search(variables, constraints, wish, visits).assignments() if variables else iter([{}])
+    if not variables:
+        yield {}
+        return
+    square = _with_squares(variables, constraints)
+    for some in (variables, square) if square != [*variables] else (variables,):
+        found = _Search(some, constraints, wish, visits).assignments()
+        if (first := next(found, None)) is not None:
+            yield first
+            yield from found
+            return
+
+
+def _with_squares(variables: Sequence[Variable], constraints: Iterable[Constraint]) -> list[Variable]:
+    """Return variables of which the second of two in a product has the size of the first."""
+    likes = dict[str, str]()
+    for left, right in filter(None, map(_sides_of, constraints)):
+        names = [each.name for each in variables if each.name in left.symbols | right.symbols]
+        if len(names) == 2 and any(len(monomial) == 2 for monomial, _ in (left - right).terms):
+            likes.setdefault(names[1], names[0])
+    first = dict.fromkeys(likes.values(), (*SQUARES[::32], *SQUARES))
+    return [
+        replace(each, like=likes.get(each.name, ""), preferred=(*each.preferred, *first.get(each.name, ())))
+        for each in variables
+    ]
+
+
+def _sides_of(constraint: Constraint) -> tuple[Expr, Expr] | None:
+    relation = constraint.relation if isinstance(constraint, Related) else constraint
+    return (relation.left, relation.right) if isinstance(relation, Relation) and relation.relation == "==" else None
 
 
 class _Search:
@@ -100,6 +130,8 @@ class _Search:
         if len(only) == 1:  # the equalities that force it are met
             constraints = [free for free, size in zip(constraints, forced, strict=True) if size is None]
         sizes = iter(only) if only else _sizes_by_distance(variable, self.wish.get(variable.name))
+        if variable.like:
+            sizes = iter((chosen[variable.like],))
         for count in itertools.chain(CHUNKS, itertools.repeat(MAX_DOMAIN)):
             chunk = list(itertools.islice(sizes, count))
             if not chunk:

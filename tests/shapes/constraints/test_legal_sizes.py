@@ -10,7 +10,7 @@ from onnx import parser
 
 from graphkit.model import Model
 from graphkit.ops.preconditions import Broadcast
-from graphkit.shapes import Expr, Relation, const, symbol
+from graphkit.shapes import Expr, Relation, const, floor_div, symbol
 from graphkit.shapes.constraints.legal_sizes import Variable, legal_sizes, search_nearest_sizes
 from graphkit.shapes.constraints.node_constraints import Constraint
 
@@ -49,6 +49,13 @@ def test_there_may_be_very_many_symbols() -> None:
 def test_a_search_ends_after_so_many_sizes() -> None:
     chosen, (a, b) = variables(2)
     assert list(search_nearest_sizes(chosen, [Relation.equal(a * a * 2, b * b)], {}, visits=1000)) == []
+
+
+def test_a_picture_of_so_many_patches_is_square_where_none_is_found_near_the_wish() -> None:
+    chosen = [Variable(name, "space", 1, INFINITE) for name in ("height", "width")]
+    patches = floor_div(symbol("height") + 31, 32) * floor_div(symbol("width") + 31, 32)
+    found = search_nearest_sizes(chosen, [Relation.equal(patches, const(400))], {"height": 224, "width": 224})
+    assert next(found) == {"height": 640, "width": 640}
 
 
 def test_sizes_that_are_preferred_come_after_the_one_wished_for() -> None:
