@@ -33,6 +33,7 @@ from graphkit.graph.view import Node, Value, walk_breadth_first
 from graphkit.io.tensors import payload_size
 from graphkit.model import Model
 from graphkit.ops.costs import MACS
+from graphkit.ops.preconditions import COMPARISONS, Related
 from graphkit.ops.registry import RULES
 from graphkit.ops.rule_context import NodeFacts, UnknownError
 from graphkit.ops.tensor import Ratio, Tensor, TensorSequence, exact_range
@@ -56,6 +57,7 @@ ROUNDS = (8, 16, 60)  # sizes that are tried, as long as some are needed
 MAX_KNOWN = 50_000  # claims that are remembered
 DRAWN = 240  # sizes
 ANY = 12  # how many of the numbers to draw from stand for others, which nobody listed
+DOUBLED = 8  # times, of sizes that are too small
 SCANNED = 512  # sizes of one dim that are tried to make two expressions equal
 # Sizes at which models change: small ones, odd ones, and those past what a few bits count.
 SMALL = (0, 1, 2, 3, 4, 5, 7, 8, 9, 13, 17, 33)
@@ -129,6 +131,7 @@ class _Claim(Struct, eq=False, dict=True):
     limits: tuple[Requirement, ...]  # up to which numbers its rule holds
     equal: tuple[Requirement, ...]  # what must be equal for it to run
     meant: tuple[Relation, ...]  # what must be equal where nothing is empty or broadcast
+    needed: tuple[Relation, ...]  # what must be at most, or at least, something for it to run
     is_needed: bool  # whether elements that are known depend on it
     held: int = 0  # at how many sizes it held
     failure: str = ""  # why it does not run at others
@@ -237,6 +240,14 @@ class _Claim(Struct, eq=False, dict=True):
             legal &= (weight <= usual) | ((weight <= most) & (weight <= largest)) | self.is_large
         return legal
 
+    def runs(self, values: Values) -> np.ndarray:
+        """Return at which sizes the node runs as far as is known: TopK not, where its `k` is too large."""
+        runs = np.ones(values.count, bool)
+        for each in self.needed:
+            if len(sides := [*_sized_expressions((each.left, each.right), values)]) == 2:
+                runs &= COMPARISONS[each.relation](*map(values.of, sides))
+        return runs
+
     @cached_property
     def is_large(self) -> bool:
         """Whether it takes much at all of some sizes, or too much where onnx's own inference says what is claimed."""
@@ -304,11 +315,14 @@ def _claims_of(shapes: Shapes, nodes: Iterable[Node], values: Iterable[Value]) -
     """Yield what is said of the nodes of a model that run, but for constants and nodes with bodies."""
     noted: dict[Node, tuple[list[Requirement], ...]] = defaultdict(lambda: ([], []))
     meant: dict[Node, list[Relation]] = defaultdict(list)
+    needed_by: dict[Node, list[Relation]] = defaultdict(list)
     for place, requirements in enumerate((shapes.limits, shapes.equalities)):
         for each in requirements:
             noted[each.node][place].append(each)
     for node, precondition in shapes.preconditions[0]:
         meant[node] += (Relation.equal(*pair) for pair in precondition.equalities())
+        if isinstance(precondition, Related) and precondition.relation.relation != "==":
+            needed_by[node].append(precondition.relation)
     first = {value: tensor for value in values if (tensor := shapes.first.get(value)) is not None}
     told = [value for value, tensor in first.items() if _has_elements(tensor)]
 
@@ -332,7 +346,8 @@ def _claims_of(shapes: Shapes, nodes: Iterable[Node], values: Iterable[Value]) -
         bare = (None if each is None else _bare_constant(shapes.model, each) for each in constants)
         alone = {at: each for at, each in enumerate(bare) if each is not None}
         limits, equal = map(tuple, noted[node])
-        claim = _Claim(node, inputs, outputs, alone, limits, equal, meant=tuple(meant[node]), is_needed=node in needed)
+        relations = limits, equal, tuple(meant[node]), tuple(needed_by[node])
+        claim = _Claim(node, inputs, outputs, alone, *relations, is_needed=node in needed)
         seen[key] = claim
     yield from (claim for claim in seen.values() if claim.told and claim.says_something)
 
@@ -400,6 +415,7 @@ def _sizes_of(claim: _Claim, values: Values) -> Iterator[Sizes]:
     Of sizes that give the node the same dims and numbers, all but the first come last.
     """
     seen, fed, again = set[tuple[int, ...]](), set[tuple[int, ...]](), list[Sizes]()
+    values = _enlarge_sizes(claim, values)
     for several in chain([values], _equalise_sizes(claim, values)):
         weights = claim.weights(several)
         rows, steps = np.flatnonzero(claim.legal(several, weights)), weights[1]
@@ -416,6 +432,21 @@ def _sizes_of(claim: _Claim, values: Values) -> Iterator[Sizes]:
             if claim.meant and several is values and len(fed) == sum(ROUNDS[:2]):
                 break  # next are those that were made to be equal
     yield from again
+
+
+def _enlarge_sizes(claim: _Claim, values: Values) -> Values:
+    """Return sizes of which those are doubled, as often as need be, that are too small for the node to run."""
+    names = frozenset[str]().union(*(each.symbols for each in claim.needed))
+    runs, columns, larger = claim.runs(values), values.columns, values.columns
+    for _ in range(DOUBLED):
+        if runs.all():
+            break
+        larger = {name: sizes * 2 if name in names else sizes for name, sizes in larger.items()}
+        allowed = [sizes <= claim.symbols[name].upper for name, sizes in larger.items()]
+        mended = np.logical_and.reduce([claim.runs(Values(larger)), ~runs, *allowed])
+        columns = {name: np.where(mended, larger[name], sizes) for name, sizes in columns.items()}
+        runs |= mended
+    return Values(columns)
 
 
 def _equalise_sizes(claim: _Claim, values: Values) -> Iterator[Values]:
