@@ -238,7 +238,8 @@ def _with_fed_dims(original: MethodOriginal, contract: BundleContract, method: B
             name = original.tokens if port.kind == "tokens" else original.user.get(port.name, port.name)
             fed[name if state is None else state.name] = port.shape
         elif (axis := original.axes.get(state.name)) is not None and state.axis is not None:
-            fed[state.name] = [port.shape[at] for at in _axis_permutation(state.axis, axis, len(port.shape))]
+            held = [state.length if at == state.axis else dim for at, dim in enumerate(port.shape)]
+            fed[state.name] = [held[at] for at in _axis_permutation(state.axis, axis, len(held))]
     infos, meant = {info.name: info for info in proto.graph.input}, dict[Dim, str]()
     for name, sizes in fed.items():
         dims = infos[name].type.tensor_type.shape.dim if name in infos else ()

@@ -62,7 +62,7 @@ def bundled(tmp_path_factory: pytest.TempPathFactory) -> Bundled:
     return of
 
 
-@pytest.mark.cases("causal-scatter-nd")
+@pytest.mark.cases("causal-scatter-nd", "causal-tensor-scatter")
 @pytest.mark.parametrize(
     ("name", "update"),
     [("causal", "scatter-nd"), ("causal", "tensor-scatter"), ("t5-tiny", "scatter-nd"), ("whisper", "tensor-scatter")],
