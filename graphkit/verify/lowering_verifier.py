@@ -342,7 +342,7 @@ class _Proof:
 
     def _make_case(self, source: list[int], tokens: list[int], user: Mapping[str, np.ndarray]) -> LoweringCase:
         skipped = self._skipped_steps if len(tokens) > BEGUN else 0
-        return LoweringCase(self.host, self.reference, source, tokens, user, self.allowance, skipped)
+        return LoweringCase(self.host, self.reference, source, tokens, user, self.allowance, skipped=skipped)
 
     def _follow_steps(self, steps: Iterable[Step], words: str) -> Agreement:
         """Let the host repeat steps of the original; an original that gives NaN proves nothing."""
