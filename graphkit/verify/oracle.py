@@ -33,6 +33,7 @@ from graphkit.verify.decoding import Decoder
 from graphkit.verify.probe_inputs import KEEPING, InputProbe, fixed_length, nearest_length
 
 Arrays = dict[str, np.ndarray]
+GOLDEN = (5**0.5 - 1) / 2  # whose multiples spread evenly
 TOKENS, TO_THE_END = 1, 2**63 - 1
 ALONE = ("Tanh", "Identity", "Cast")  # operators of one input, which treat each number alone
 BESIDE = ("Add", "Sub", "Mul", "Div")  # with constants that are the same for each token
@@ -392,8 +393,14 @@ def _head_nodes(logits: Value) -> list[Node]:
 
 
 def repeat_along(array: np.ndarray, axis: int, count: int) -> np.ndarray:
-    """Return an array that is longer along an axis, by what it begins with, as often as needed."""
-    return np.concatenate([array, np.take(array, np.arange(count) % array.shape[axis], axis)], axis)
+    """Return an array that is longer along an axis, by what it begins with, as often as needed.
+
+    Each copy of floats has a factor of its own, so that one in the place of another changes results.
+    """
+    copies = np.moveaxis(np.take(array, np.arange(count) % array.shape[axis], axis), axis, -1)
+    if array.dtype.kind == "f":
+        copies = copies * (0.75 + np.arange(1, count + 1) * GOLDEN % 0.5).astype(array.dtype)
+    return np.concatenate([array, np.moveaxis(copies, -1, axis)], axis)
 
 
 class OneSequence:

@@ -24,6 +24,7 @@ from graphkit.model import load
 from graphkit.options import DeploymentProofOptions, LowerOptions
 from graphkit.runtime.isolation import shared_isolation
 from graphkit.verify.deployment_proofs import LoweringProof, SourceRun, TableProof
+from graphkit.verify.lowering_case import AlteredHost
 from graphkit.verify.lowering_causes import compared_tables
 from graphkit.verify.lowering_verifier import verify_lowering
 
@@ -428,3 +429,18 @@ def test_a_fault_at_the_end_of_a_long_cache_is_found(at: int, long: Lowered, mon
     proof = long.prove()
     assert not proof.passed
     assert f"at step {at + 1}" in proof.runs[0].failure
+
+
+def test_slots_that_stand_for_others_in_a_long_cache_are_found(long: Lowered, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fills the middle repeats the first slots; it must not be equal to them, or this would change nothing."""
+    make = AlteredHost._input
+
+    def read_first_again(host: AlteredHost, port: Any, ids: Any) -> np.ndarray:
+        made = make(host, port, ids)
+        if port.kind == "state" and host.position > 170:
+            made = made.copy()
+            made[:, :, 128:168] = made[:, :, :40]
+        return made
+
+    monkeypatch.setattr(AlteredHost, "_input", read_first_again)
+    assert not long.prove().passed
