@@ -119,7 +119,7 @@ def _order_causes(case: LoweringCase) -> Iterator[str]:
     step = case.reference.originals.step
     entries = {value.name: entry.slot for value, entry in step.roles.pasts.items()} if step is not None else {}
     case.start()
-    for number, (actual, expected) in enumerate(case.steps() if entries else (), start=1):
+    for actual, expected in case.steps() if entries else ():
         if case.differ(actual, expected):
             return
         for name, state in case.host.state.items():
@@ -133,7 +133,8 @@ def _order_causes(case: LoweringCase) -> Iterator[str]:
             for relation in array_relations(right, state, ("the original", f"'{name}'")):
                 is_alike = relation.expected.shape == relation.actual.shape
                 if is_alike and not case.differ(relation.actual, relation.expected):
-                    yield f"The logits of step {number} are right, and what it keeps is not: {relation.text}."
+                    step_number = case.host.position
+                    yield f"The logits of step {step_number} are right, and what it keeps is not: {relation.text}."
                     return
 
 

@@ -61,9 +61,9 @@ def verify_lowering(
     """Prove that host and lowered models, in the folder of a contract, give the results of the originals.
 
     Sources of 1 token up to the fixed length run through both: the original without padding, the host with it. The
-    decoder is given tokens until the cache is full and one more, then decodes greedily; both caches of many slots are
-    filled in the middle with copies of what they hold. Unused slots and the embeddings
-    of padding are filled with noise in one more run, which must change nothing.
+    decoder is given tokens until the cache is full and one more, then decodes greedily; the middle of a long cache is
+    filled in both with what its first slots hold, times other factors. Unused slots and the embeddings of padding are
+    filled with noise in one more run, which must change nothing.
 
     The tolerance, by default `LOWERING_TOLERANCE`, and on a device at least its own, counts times how far an output
     varies where that is above 1; models that compute in float16 are compared within 2**-8. Raises ModelError where a
